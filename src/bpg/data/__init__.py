@@ -1,0 +1,1 @@
+"""Images: where they lie, what they show, and how their pixels become a tensor."""

@@ -1,0 +1,45 @@
+"""Encoded images to pixels: RGB, 8 bits a channel, the right way up."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from bpg.errors import ImageError
+
+
+def decode(encoded: bytes, *, where: str) -> Tensor:
+    """The pixels (3, H, W), uint8, of an encoded image. `where` names it in an error.
+
+    Images are turned as their EXIF entry says; transparent ones are laid on white; 16-bit ones keep their upper byte.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(encoded)) as image:
+                rgb = _to_rgb(ImageOps.exif_transpose(image))
+    # Pillow's decoders raise nearly anything on broken input (SyntaxError and struct.error among them)
+    except Exception as error:
+        raise ImageError(
+            f"cannot read the image {where}",
+            wanted="a whole JPEG, PNG, WebP, BMP or TIFF file",
+            came=f"{len(encoded)} bytes that fail to decode ({error})",
+            remedy="Replace the file or take it out of the set.",
+        ) from error
+    pixels = torch.from_numpy(np.asarray(rgb).copy())  # (H, W, 3)
+    return pixels.permute(2, 0, 1)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):  # 16-bit grey: Pillow's own conversion clips at 255 instead of scaling
+        grey = np.asarray(image).astype(np.int64)
+        return Image.fromarray((grey >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+    return image.convert("RGB")

@@ -1,0 +1,53 @@
+"""A set of labelled images that are read when they are asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bpg.errors import ImageError, WrongUse
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSet:
+    """Image files in a fixed order, the class of each, and the names of the classes.
+
+    >>> photos = ImageSet(paths=(Path("cat.jpg"), Path("dog.jpg")), labels=(0, 1), classes=("cat", "dog"))
+    >>> len(photos)
+    2
+    """
+
+    paths: tuple[Path, ...]
+    labels: tuple[int, ...]  # of each image, an index into `classes`
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.paths) != len(self.labels):
+            raise WrongUse(
+                "images and labels do not pair up",
+                wanted=f"{len(self.paths)} labels, one an image",
+                came=f"{len(self.labels)} labels",
+                remedy="Give each image exactly one label.",
+            )
+        if self.labels and not 0 <= min(self.labels) <= max(self.labels) < len(self.classes):
+            raise WrongUse(
+                "a label has no class",
+                wanted=f"labels from 0 to {len(self.classes) - 1}",
+                came=f"labels from {min(self.labels)} to {max(self.labels)}",
+                remedy="Name every class, in the order of their labels.",
+            )
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def encoded(self, index: int) -> bytes:
+        """The bytes of the image file at `index`."""
+        try:
+            return self.paths[index].read_bytes()
+        except OSError as error:
+            raise ImageError(
+                f"cannot open the image {self.paths[index]}",
+                wanted="a file that can be read",
+                came=error.strerror or type(error).__name__,
+                remedy="Check the path and its permissions, or take it out of the set.",
+            ) from error

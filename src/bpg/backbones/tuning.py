@@ -1,0 +1,134 @@
+"""What an expert may do to the frozen ViT, site by site. Every method of the field is a value of `Tuning`.
+
+| site | what acts there |
+|---|---|
+| `tokens` | tokens added once, before block 0; they carry no position |
+| `prefix[l]` | keys and values put before block l's own, in token space or already projected |
+| `branch[l]` at `attention`, `mlp`, `block` | a part beside the attention, beside the MLP, or behind the block |
+| `final` | a part behind the last norm |
+| `delta[l]` at `q`, `k`, `v`, `proj`, `fc1`, `fc2` | a change of that linear map |
+| `readout` | which tokens are read: the class token, the added tokens, or all |
+
+`tokens` and `prefix[l]` hold tensors, or a function of the frozen query that returns one prompt per sample (L2P,
+DualPrompt, CODA-P, C-Prompt). With nothing set, the forward is the plain ViT, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from bpg.errors import DeviceError, TuningError
+
+Place = Literal["attention", "mlp", "block"]
+Linear = Literal["q", "k", "v", "proj", "fc1", "fc2"]
+Readout = Literal["class", "tokens", "all"]
+Part = Callable[[Tensor], Tensor]  # (..., d_in) -> (..., d_out), each token by itself: an adapter, a LoRA pair
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Keys and values put before a block's own, each (P, d), or (B, P, d) with one prefix per sample.
+
+    In token space (`projected=False`) they stand where the normalised tokens stand and pass the block's K and V maps;
+    projected ones are keys and values already, the heads side by side.
+    """
+
+    keys: Tensor
+    values: Tensor
+    projected: bool
+
+
+TokensOf = Callable[[Tensor], Tensor]  # frozen query (B, d) -> tokens (B, M, d)
+PrefixOf = Callable[[Tensor], Prefix]  # frozen query (B, d) -> one prefix per sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What acts at each site of a ViT. Blocks are counted from 0; what is not named stays plain."""
+
+    tokens: Tensor | TokensOf | None = None  # (M, d), or (B, M, d) with one prompt per sample
+    prefix: Mapping[int, Prefix | PrefixOf] = field(default_factory=dict)
+    branch: Mapping[int, Mapping[Place, Part]] = field(default_factory=dict)
+    final: Part | None = None
+    delta: Mapping[int, Mapping[Linear, Part]] = field(default_factory=dict)
+    readout: Readout = "class"
+
+    @property
+    def asks_query(self) -> bool:
+        """Whether a site waits for the frozen query."""
+        return callable(self.tokens) or any(callable(prefix) for prefix in self.prefix.values())
+
+    def answer(self, query: Tensor) -> Tuning:
+        """This tuning with every function of the query replaced by what it returns for `query` (B, d)."""
+        return replace(
+            self,
+            tokens=self.tokens(query) if callable(self.tokens) else self.tokens,
+            prefix={block: p(query) if callable(p) else p for block, p in self.prefix.items()},
+        )
+
+    def check(self, embedded: Tensor, *, depth: int) -> None:
+        """Raise TuningError unless this fits a ViT of `depth` blocks that is given `embedded` (B, n, d)."""
+        for site, blocks in (("prefix", self.prefix), ("branch", self.branch), ("delta", self.delta)):
+            for block in blocks:
+                _check_name(f"{site}[{block}]", block, tuple(range(depth)))
+        for block, places in self.branch.items():
+            for place in places:
+                _check_name(f"branch[{block}]", place, get_args(Place))
+        for block, linears in self.delta.items():
+            for linear in linears:
+                _check_name(f"delta[{block}]", linear, get_args(Linear))
+        _check_name("readout", self.readout, get_args(Readout))
+        if isinstance(self.tokens, Tensor):
+            _check_tensor("tokens", self.tokens, embedded)
+        elif self.readout == "tokens" and self.tokens is None:
+            raise TuningError(
+                "there are no added tokens to read",
+                wanted="`tokens` with readout='tokens'",
+                came="no tokens",
+                remedy="Set `tokens`.",
+            )
+        for block, prefix in self.prefix.items():
+            if isinstance(prefix, Prefix):
+                _check_tensor(f"prefix[{block}].keys", prefix.keys, embedded)
+                _check_tensor(f"prefix[{block}].values", prefix.values, embedded)
+                if prefix.keys.shape != prefix.values.shape:
+                    raise TuningError(
+                        f"prefix[{block}] has unequal parts",
+                        wanted=f"values of the keys' shape {tuple(prefix.keys.shape)}",
+                        came=str(tuple(prefix.values.shape)),
+                        remedy="Each key needs its value.",
+                    )
+
+
+PLAIN = Tuning()
+
+
+def _check_name(site: str, name: int | str, known: tuple[int | str, ...]) -> None:
+    if name not in known:
+        listed = f"0 to {known[-1]}" if known and known[0] == 0 else ", ".join(map(str, known))
+        raise TuningError(
+            f"the ViT has no site {site}", wanted=listed, came=repr(name), remedy="Name a site that this ViT has."
+        )
+
+
+def _check_tensor(site: str, tensor: Tensor, embedded: Tensor) -> None:
+    batch, _, width = embedded.shape
+    fits = tensor.ndim in (2, 3) and tensor.shape[-1] == width and (tensor.ndim == 2 or tensor.shape[0] == batch)
+    if not fits:
+        raise TuningError(
+            f"{site} does not fit",
+            wanted=f"shape (length, {width}) or ({batch}, length, {width})",
+            came=str(tuple(tensor.shape)),
+            remedy="The last side is the backbone's width; a first side of three is the batch.",
+        )
+    if tensor.device != embedded.device:
+        raise DeviceError(
+            f"{site} and the images are on two devices",
+            wanted=f"{site} on {embedded.device}",
+            came=str(tensor.device),
+            remedy="Move it with `.to(device)`.",
+        )

@@ -1,0 +1,100 @@
+"""A device mix-up is caught without a GPU: the forward runs on tensors that only claim to be on one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# In a process of its own: fake devices leave traces in torch. No gradients: backward aborts the interpreter here.
+SCRIPT = """
+import sys
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from bpg.backbones.backbone import FINISHED, Backbone, Probe
+from bpg.backbones.clip import TextConfig, TextTower
+from bpg.backbones.tuning import Prefix, Tuning
+from bpg.backbones.vit import ViT, ViTConfig
+from bpg.data.transforms import Preprocessing
+
+D = 64
+
+
+def getitem(x, index):
+    # x[...] asks for a device guard that only CUDA builds have; the calls that it stands for do not
+    index, axis = index if isinstance(index, tuple) else (index,), 0
+    if all(isinstance(part, torch.Tensor) for part in index):
+        return torch.ops.aten.index.Tensor(x, list(index))
+    for part in index:
+        if part is None:
+            x, axis = x.unsqueeze(axis), axis + 1
+        elif isinstance(part, int):
+            x = x.select(axis, part)
+        else:
+            start, stop, _ = part.indices(x.shape[axis])
+            x, axis = x.narrow(axis, start, stop - start), axis + 1
+    return x
+
+
+torch.Tensor.__getitem__ = getitem
+
+
+def on_cuda(module):
+    # parameters are made anew on the fake device: a copy to one needs a CUDA build
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None:
+                fake = torch.empty(parameter.shape, device="cuda")
+                part._parameters[name] = torch.nn.Parameter(fake, requires_grad=False)
+    return module
+
+
+with FakeTensorMode(), torch.no_grad():
+    config = ViTConfig(image_size=32, patch_size=8, width=D, depth=3, heads=4, hidden=128, registers=2,
+                       pre_norm=True, layer_scale=True, projection=24)
+    text = TextTower(TextConfig(width=D, depth=2, heads=4, hidden=128, projection=24))
+    backbone = Backbone(ViT(config), Preprocessing(size=32), name="fake", text=text)
+    on_cuda(backbone)
+    with torch.device("cuda"):
+        images, prompt, context = torch.empty(2, 3, 32, 32), torch.empty(4, D), torch.empty(4, D)
+        ids = torch.zeros(2, 77, dtype=torch.long)
+        prefix = Prefix(torch.empty(2, D), torch.empty(2, D), projected=False)
+    adapter, delta, final = (on_cuda(torch.nn.Linear(D, D)) for _ in range(3))
+    per_sample = lambda query: torch.empty(len(query), 3, D, device=query.device)
+    everything = Tuning(
+        tokens=per_sample, prefix={0: prefix}, branch={1: {"mlp": adapter, "attention": adapter, "block": adapter}},
+        delta={2: {"q": delta, "v": delta}}, final=final, readout="all",
+    )
+    print("set up")
+    if sys.argv[1] == "sound":
+        found = [backbone(images), backbone(images, Tuning(tokens=prompt)), backbone(images, everything)]
+        found += backbone.features(images, [FINISHED, Probe(1), Probe(2, "moments")])
+        found += [backbone.text(ids), backbone.text(ids, context=context)]
+        assert all(str(feature.device) == "cuda:0" for feature in found), [feature.device for feature in found]
+    elif sys.argv[1] == "prompt":
+        backbone(images, Tuning(tokens=torch.empty(4, D, device="cpu")))
+    elif sys.argv[1] == "adapter":
+        backbone(images, Tuning(branch={0: {"mlp": lambda x: x @ torch.ones(D, D)}}))
+    elif sys.argv[1] == "images":
+        backbone(torch.empty(2, 3, 32, 32))
+    print("ran")
+"""
+
+
+def fake(case: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", SCRIPT, case], capture_output=True, text=True, check=False)
+
+
+def test_every_site_stays_on_the_device() -> None:
+    found = fake("sound")
+    assert found.stdout == "set up\nran\n", found.stderr
+
+
+@pytest.mark.parametrize("case", ["prompt", "adapter", "images"])
+def test_a_mix_up_is_caught(case: str) -> None:
+    found = fake(case)
+    assert found.returncode != 0
+    assert "device" in found.stderr.splitlines()[-1]
+    assert found.stdout == "set up\n"

@@ -1,0 +1,431 @@
+"""Names and files to backbones: where weights lie, how they are read, and what they must hold.
+
+A source is a known name (`bpg backbones`), a safetensors file, a folder with one, or a hub repository. Files are
+looked for in `$BPG_WEIGHTS`, then in the hub's cache, then on the hub. Only safetensors are opened: a pickle can run
+code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from bpg.backbones.backbone import Backbone
+from bpg.backbones.catalogue import Entry, catalogue, find
+from bpg.backbones.clip import TextConfig, TextTower
+from bpg.backbones.dialects import OPENCLIP, Dialect, State, check_complete, recognise, text_shape, vit_shape
+from bpg.backbones.vit import ViT, ViTConfig, resize_positions
+from bpg.compute import Precision
+from bpg.config import parse
+from bpg.data.transforms import Preprocessing
+from bpg.errors import BPGError, UnknownName, WeightsError, WeightsNotFound, WrongUse
+
+SIDECARS = ("config.json", "open_clip_config.json", "preprocessor_config.json")
+WEIGHT_FILES = ("model.safetensors", "open_clip_model.safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A weights file and what is known of it beside its tensors."""
+
+    file: Path
+    name: str
+    entry: Entry | None = None
+    sidecars: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What tensors do not tell: from the catalogue, a config beside the file, or the dialect's custom."""
+
+    heads: int | None = None
+    activation: str | None = None
+    norm_epsilon: float | None = None
+    text_heads: int | None = None
+    preprocessing: Preprocessing | None = None
+
+
+def load_backbone(
+    source: str | Path,
+    *,
+    architecture: str | None = None,
+    image_size: int | None = None,
+    device: str | torch.device = "cpu",
+    precision: Precision = "float32",
+    compiled: bool = False,
+    revision: str | None = None,
+    local_files_only: bool = False,
+) -> Backbone:
+    """The frozen backbone that `source` names: a known name, a safetensors file, a folder, or a hub repository.
+
+    `architecture` is a known name that says what a bare file holds. `image_size` other than the weights' own resizes
+    the position embeddings. `precision` and `compiled` trade exactness for speed. `revision` and `local_files_only`
+    go to the hub.
+    """
+    checkpoint = locate(source, architecture=architecture, revision=revision, local_files_only=local_files_only)
+    where = str(checkpoint.file)
+    tensors = read_tensors(checkpoint.file)
+    dialect = recognise(tensors, where=where)
+    state = dialect.translate(tensors, where=where)
+    hints = _hints(checkpoint, dialect, tensors)
+    vit_config = _vit_config(state, hints, dialect, where)
+    text_config = _text_config(state, hints, dialect, where) if dialect.has_text else None
+    if checkpoint.entry is not None:
+        _check_entry(checkpoint.entry, vit_config, text_config, where)
+
+    preprocessing = hints.preprocessing or Preprocessing(size=vit_config.image_size)
+    size = image_size or preprocessing.size
+    vit_config, state["vit.position"] = _at_size(vit_config, state["vit.position"], size)
+    logit_scale = float(state.pop("logit_scale").exp()) if "logit_scale" in state else None
+    with torch.device("meta"):
+        vit = ViT(vit_config)
+        text = TextTower(text_config) if text_config is not None else None
+    towers = nn.ModuleDict({"vit": vit} | ({"text": text} if text is not None else {}))
+    check_complete(state, towers.state_dict(), where=where)
+    towers.load_state_dict(state, assign=True)
+    backbone = Backbone(
+        vit,
+        replace(preprocessing, size=size),
+        name=checkpoint.name,
+        text=text,
+        logit_scale=logit_scale,
+        precision=precision,
+    ).to(device)
+    if compiled:
+        backbone.compile_blocks()
+    return backbone
+
+
+def locate(
+    source: str | Path, *, architecture: str | None = None, revision: str | None = None, local_files_only: bool = False
+) -> Checkpoint:
+    """The weights file of `source`, fetched from the hub if it must be."""
+    named = find(architecture) if architecture else None
+    path = Path(source).expanduser()
+    if path.is_file():
+        entry = named or _entry_of_stem(path.stem)
+        return Checkpoint(path, path.stem, entry, {} if entry else _read_sidecars(path.parent))
+    if path.is_dir():
+        files = [path / file for file in WEIGHT_FILES if (path / file).is_file()] or sorted(path.glob("*.safetensors"))
+        if len(files) != 1:
+            raise WeightsNotFound(
+                f"{path} is no checkpoint folder",
+                wanted=f"one of {', '.join(WEIGHT_FILES)}, or a single safetensors file",
+                came=f"{len(files)} of them" if files else "none of them",
+                remedy="Name the file itself.",
+            )
+        return Checkpoint(files[0], path.resolve().name, named, {} if named else _read_sidecars(path))
+    name = str(source)
+    if isinstance(source, Path) or name.endswith(".safetensors") or name.startswith((".", "/", "~")):
+        raise WeightsNotFound(
+            f"there is no file {name}", wanted="a safetensors file", came="nothing there", remedy="Check the path."
+        )
+    try:
+        entry = find(name)
+    except UnknownName:
+        if name.count("/") != 1:
+            raise
+        return _from_repository(name, named, revision, local_files_only)
+    file = _own_copy(entry) if revision is None else None
+    return Checkpoint(file or _fetch(entry.hub, entry.file, revision, local_files_only), entry.name, entry)
+
+
+def on_disk(entry: Entry) -> Path | None:
+    """Where the weights of a known backbone lie on this machine, or None. Nothing is fetched."""
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(entry.hub, entry.file)
+    return _own_copy(entry) or (Path(cached) if isinstance(cached, str) else None)
+
+
+def read_tensors(file: Path) -> State:
+    """Every tensor of a safetensors file, whole and readable, or WeightsError."""
+    if file.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".npz"):
+        raise WeightsError(
+            f"{file} is not opened",
+            wanted="a safetensors file",
+            came=f"a {file.suffix} file, which may run code when it is read",
+            remedy="Most models are published as safetensors too; or convert it with safetensors.torch.save_file.",
+        )
+    try:
+        return load_file(file)
+    except (SafetensorError, OSError, ValueError) as error:
+        size = file.stat().st_size if file.is_file() else 0
+        raise WeightsError(
+            f"{file} cannot be read",
+            wanted="a whole safetensors file",
+            came=f"{size} bytes that are none ({error})",
+            remedy="It may be cut short, a web page, or a git-lfs pointer: fetch it anew.",
+        ) from error
+
+
+def _own_copy(entry: Entry) -> Path | None:
+    """NAME.safetensors in `$BPG_WEIGHTS`, under the full name or an architecture that has no other weights."""
+    folder = os.environ.get("BPG_WEIGHTS")
+    if not folder:
+        return None
+    alone = sum(other.architecture == entry.architecture for other in catalogue().values()) == 1
+    names = [entry.name, entry.architecture] if alone else [entry.name]
+    found = (Path(folder).expanduser() / f"{name.replace('/', '--')}.safetensors" for name in names)
+    return next((file for file in found if file.is_file()), None)
+
+
+def _entry_of_stem(stem: str) -> Entry | None:
+    try:
+        return find(stem.replace("--", "/"))
+    except WrongUse:  # no known name, or one of several: the tensors must speak for themselves
+        return None
+
+
+def _from_repository(repository: str, named: Entry | None, revision: str | None, local_files_only: bool) -> Checkpoint:
+    """The one weights file of a hub repository, and the configs beside it."""
+    from huggingface_hub.errors import EntryNotFoundError
+
+    def fetched(files: tuple[str, ...]) -> dict[str, Path]:
+        found: dict[str, Path] = {}
+        for file in files:
+            try:
+                found[file] = _fetch(repository, file, revision, local_files_only)
+            except WeightsNotFound as error:
+                no_such_file = isinstance(error.__cause__, EntryNotFoundError)
+                if not no_such_file:  # but no such repository, or no network
+                    raise
+        return found
+
+    weights = fetched(WEIGHT_FILES)
+    if not weights:
+        raise WeightsNotFound(
+            f"the repository {repository} has no weights that can be read",
+            wanted=" or ".join(WEIGHT_FILES),
+            came="neither, on the hub or in its cache",
+            remedy="Choose a repository with a single safetensors file, or go online once to fetch it.",
+        )
+    sidecars = {file: _read_json(path) for file, path in fetched(SIDECARS).items()}
+    return Checkpoint(next(iter(weights.values())), repository, named, sidecars)
+
+
+def _fetch(repository: str, file: str, revision: str | None, local_files_only: bool) -> Path:
+    """A file of a hub repository: its cached copy if there is one, so that the same machine meets the same weights."""
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        try:
+            return Path(hf_hub_download(repository, file, revision=revision, local_files_only=True))
+        except LocalEntryNotFoundError:
+            if local_files_only or constants.HF_HUB_OFFLINE:
+                raise
+            _check_network(constants.ENDPOINT)
+            return Path(hf_hub_download(repository, file, revision=revision))
+    except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
+        raise WeightsNotFound(
+            f"no weights for {repository}",
+            wanted=f"{file}{f' at revision {revision}' if revision else ''}, on this machine or from the hub",
+            came=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no answer'}",
+            remedy="Check name and network, or put NAME.safetensors into the folder $BPG_WEIGHTS, or pass a file.",
+        ) from error
+
+
+def _check_network(endpoint: str) -> None:
+    """Fail at once where the hub cannot be reached at all: its client would try for half a minute."""
+    host = urlsplit(endpoint).hostname
+    if host and not getproxies():  # behind a proxy, names are resolved elsewhere
+        try:
+            socket.getaddrinfo(host, 443)
+        except OSError as error:
+            raise ConnectionError(f"no network: the hub's address is not found ({error.strerror})") from error
+
+
+def _read_sidecars(folder: Path) -> dict[str, dict[str, Any]]:
+    return {sidecar: _read_json(folder / sidecar) for sidecar in SIDECARS if (folder / sidecar).is_file()}
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"a {type(content).__name__}")
+    except (OSError, ValueError) as error:
+        raise WeightsError(
+            f"{file} cannot be read", wanted="a JSON object", came=str(error), remedy="Fetch it anew or remove it."
+        ) from error
+    return content
+
+
+def _hints(checkpoint: Checkpoint, dialect: Dialect, tensors: Mapping[str, Tensor]) -> Hints:
+    """The best that is known of a checkpoint: the catalogue first, then a config beside the file."""
+    entry = checkpoint.entry
+    if entry is not None:
+        return Hints(
+            entry.vit.heads,
+            entry.vit.activation,
+            entry.vit.norm_epsilon,
+            entry.text.heads if entry.text else None,
+            entry.preprocessing,
+        )
+    try:
+        for sidecar, reader in (("open_clip_config.json", _openclip_hints), ("config.json", _config_hints)):
+            if sidecar in checkpoint.sidecars:
+                hints = reader(checkpoint.sidecars[sidecar])
+                pixels = checkpoint.sidecars.get("preprocessor_config.json")
+                return replace(hints, preprocessing=_hf_pixels(pixels)) if pixels and not hints.preprocessing else hints
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, BPGError):
+            raise
+        raise WeightsError(
+            f"the config beside {checkpoint.file} is not understood",
+            wanted="a timm, OpenCLIP or Hugging Face config",
+            came=f"{type(error).__name__}: {error}",
+            remedy="Fetch it anew, or pass `architecture`.",
+        ) from error
+    if dialect is OPENCLIP and "input_resolution" in tensors:
+        return _openai_hints(tensors)
+    return Hints()
+
+
+def _openai_hints(tensors: Mapping[str, Tensor]) -> Hints:
+    """OpenAI's own release carries its image size; heads of 64 channels and quick-GELU are its custom."""
+    return Hints(
+        heads=len(tensors["visual.conv1.weight"]) // 64,
+        activation="quick_gelu",
+        text_heads=len(tensors["ln_final.weight"]) // 64 if "ln_final.weight" in tensors else None,
+        preprocessing=replace(find("ViT-B-16.openai").preprocessing, size=int(tensors["input_resolution"])),
+    )
+
+
+def _config_hints(config: dict[str, Any]) -> Hints:
+    if "architecture" in config:  # timm
+        name = config["architecture"]
+        known = next((entry.vit for entry in catalogue().values() if entry.architecture == name), None)
+        if known is not None:
+            shape = Hints(known.heads, known.activation, known.norm_epsilon)
+        else:
+            shape = Hints(activation="quick_gelu" if "quickgelu" in name else "gelu")  # timm tells them by name
+        return replace(shape, preprocessing=_timm_pixels(config.get("pretrained_cfg", config)))
+    vision, text = config.get("vision_config", config), config.get("text_config", {})
+    return Hints(
+        heads=vision.get("num_attention_heads"),
+        activation=vision.get("hidden_act"),
+        norm_epsilon=vision.get("layer_norm_eps"),
+        text_heads=text.get("num_attention_heads"),
+    )
+
+
+def _openclip_hints(config: dict[str, Any]) -> Hints:
+    model, pixels = config["model_cfg"], config.get("preprocess_cfg", {})
+    vision, text = model["vision_cfg"], model["text_cfg"]
+    known = {key: pixels[key] for key in ("mean", "std", "interpolation") if key in pixels}
+    clip = asdict(find("ViT-B-16.openai").preprocessing)
+    return Hints(
+        heads=vision["width"] // vision.get("head_width", 64),
+        activation="quick_gelu" if model.get("quick_gelu") else "gelu",
+        text_heads=text["heads"],
+        preprocessing=parse(
+            Preprocessing, clip | known | {"size": vision["image_size"]}, where="open_clip_config.json"
+        ),
+    )
+
+
+def _timm_pixels(config: dict[str, Any]) -> Preprocessing | None:
+    if "mean" not in config:
+        return None
+    values = {
+        "size": config["input_size"][-1],
+        "mean": config["mean"],
+        "std": config["std"],
+        "interpolation": config.get("interpolation", "bicubic"),
+        "crop_fraction": config.get("crop_pct", 0.875),
+        "crop": config.get("crop_mode", "center"),
+    }
+    return parse(Preprocessing, values, where="config.json")
+
+
+def _hf_pixels(config: dict[str, Any]) -> Preprocessing:
+    size, crop = config["size"], config.get("crop_size")
+    resized = size if isinstance(size, int) else size.get("shortest_edge", size.get("height"))
+    cropped = crop if isinstance(crop, int) else (crop or {}).get("height", resized)
+    centred = config.get("do_center_crop", False)
+    values = {
+        "size": cropped if centred else resized,
+        "mean": config["image_mean"],
+        "std": config["image_std"],
+        "interpolation": {2: "bilinear", 3: "bicubic"}.get(config.get("resample", 3), "bicubic"),
+        "crop": "center" if centred else "squash",
+        "crop_fraction": cropped / resized if centred else 1.0,
+    }
+    return parse(Preprocessing, values, where="preprocessor_config.json")
+
+
+def _vit_config(state: State, hints: Hints, dialect: Dialect, where: str) -> ViTConfig:
+    shape = vit_shape(state, where=where)
+    if shape["pre_norm"] and hints.activation is None:
+        raise WeightsError(
+            f"{where} does not tell its activation",
+            wanted="gelu or quick_gelu: CLIP weights exist for both",
+            came="a CLIP without a config beside it",
+            remedy="Put its config.json or open_clip_config.json beside the file, or pass `architecture`.",
+        )
+    custom = 1e-5 if shape["pre_norm"] else dialect.norm_epsilon
+    values = shape | {
+        "heads": hints.heads or _custom_heads(shape["width"], where),
+        "activation": hints.activation or "gelu",
+        "norm_epsilon": hints.norm_epsilon or custom,
+    }
+    return parse(ViTConfig, values, where=where)
+
+
+def _text_config(state: State, hints: Hints, dialect: Dialect, where: str) -> TextConfig:
+    shape = text_shape(state, where=where)
+    values = shape | {
+        "heads": hints.text_heads or _custom_heads(shape["width"], where),
+        "activation": hints.activation or "quick_gelu",
+        "norm_epsilon": hints.norm_epsilon or dialect.norm_epsilon,
+    }
+    return parse(TextConfig, values, where=where)
+
+
+def _custom_heads(width: int, where: str) -> int:
+    """Heads of 64 channels: what every ViT of the named sizes has, and what OpenAI's loader assumes too."""
+    if width % 64:
+        raise WeightsError(
+            f"{where} does not tell its number of heads",
+            wanted="a width that 64 divides, or a config",
+            came=f"width {width}",
+            remedy="Put the model's config.json beside the file.",
+        )
+    warnings.warn(f"{where} does not tell its heads: taking {width // 64} of 64 channels", stacklevel=2)
+    return width // 64
+
+
+def _check_entry(entry: Entry, vit: ViTConfig, text: TextConfig | None, where: str) -> None:
+    for tower, wanted, came in (("image", entry.vit, vit), ("text", entry.text, text)):
+        if wanted == came:
+            continue
+        before, after = asdict(wanted) if wanted else {}, asdict(came) if came else {}
+        differing = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+        raise WeightsError(
+            f"{where} is not {entry.name}",
+            wanted=f"an {tower} tower with " + ", ".join(f"{key} {before.get(key)}" for key in differing),
+            came=", ".join(f"{key} {after.get(key)}" for key in differing),
+            remedy="Load the file under its own name, or without one.",
+        )
+
+
+def _at_size(config: ViTConfig, position: Tensor, size: int) -> tuple[ViTConfig, Tensor]:
+    """The settings and position embeddings of the same ViT on images of `size` pixels."""
+    resized = replace(config, image_size=size)
+    specials = config.specials if config.prefix_positions else 0
+    return resized, resize_positions(position, specials=specials, grid=resized.grid)

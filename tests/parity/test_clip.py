@@ -1,0 +1,145 @@
+"""Our CLIP computes what open_clip's and transformers' do, image tower and text tower, from the same files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch.testing import assert_close
+
+from bpg import load_backbone
+from bpg.backbones.catalogue import catalogue
+from bpg.backbones.tokenizer import tokenize
+from bpg.errors import WeightsError
+from tests.conftest import shaken
+from tests.oracles import oracle
+
+TEXTS = ["a photo of a dog.", "an aircraft carrier", "", "The Eiffel Tower, drawn in 3 lines"]
+SMALL = {
+    "embed_dim": 64,
+    "vision_cfg": {"image_size": 64, "layers": 3, "width": 128, "patch_size": 16},
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 128, "heads": 2, "layers": 2},
+}
+
+
+def save_model(model: Any, file: Path, extra: dict[str, torch.Tensor] | None = None) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: tensor.contiguous().clone() for name, tensor in model.state_dict().items()} | (extra or {}), file)
+    return file
+
+
+def openclip_model(quick: bool) -> Any:
+    open_clip = oracle("open_clip")
+    return shaken(open_clip.CLIP(**SMALL, quick_gelu=quick), scale=0.02).eval()
+
+
+def same_features(ours: Any, image_features: torch.Tensor, text_features: torch.Tensor, images: torch.Tensor) -> None:
+    with torch.no_grad():
+        assert_close(ours(images), image_features, rtol=0, atol=1e-5)
+        assert_close(ours.text(tokenize(TEXTS)), text_features, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_features_equal_open_clip(quick: bool, tmp_path: Path) -> None:
+    theirs = openclip_model(quick)
+    save_model(theirs, tmp_path / "open_clip_model.safetensors")
+    config = {"model_cfg": SMALL | {"quick_gelu": quick}, "preprocess_cfg": {"mean": [0.1, 0.2, 0.3], "std": [1, 1, 1]}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    ours = load_backbone(tmp_path)
+    assert ours.preprocessing.mean == (0.1, 0.2, 0.3)
+    assert ours.logit_scale == pytest.approx(theirs.logit_scale.exp().item())
+    images = torch.randn(3, 3, 64, 64)
+    with torch.no_grad():
+        same_features(ours, theirs.encode_image(images), theirs.encode_text(tokenize(TEXTS)), images)
+
+
+@pytest.mark.parametrize("name", ["ViT-B-32-quickgelu", "ViT-B-32"])
+def test_features_equal_open_clip_at_full_size(name: str, tmp_path: Path) -> None:
+    open_clip = oracle("open_clip")
+    theirs = shaken(open_clip.create_model(name), scale=0.005).eval()
+    architecture = "ViT-B-32.openai" if "quick" in name else "ViT-B-32.laion2b_s34b_b79k"
+    ours = load_backbone(save_model(theirs, tmp_path / "clip.safetensors"), architecture=architecture)
+    images = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        same_features(ours, theirs.encode_image(images), theirs.encode_text(tokenize(TEXTS)), images)
+
+
+def test_openai_release_in_half_precision(tmp_path: Path) -> None:
+    """OpenAI's own file has fp16 weights and three numbers more, and means quick-GELU without saying so."""
+    theirs = openclip_model(quick=True).half().float()
+    numbers = {
+        "input_resolution": torch.tensor(64),
+        "context_length": torch.tensor(77),
+        "vocab_size": torch.tensor(49408),
+    }
+    state = {name: tensor.half() for name, tensor in theirs.state_dict().items()}
+    save_file(state | numbers, tmp_path / "ViT-small.safetensors")
+    ours = load_backbone(tmp_path / "ViT-small.safetensors")
+    assert ours.vit.config.activation == "quick_gelu"
+    images = torch.randn(3, 3, 64, 64)
+    with torch.no_grad():
+        same_features(ours, theirs.encode_image(images), theirs.encode_text(tokenize(TEXTS)), images)
+
+
+def test_a_clip_without_config_is_refused_for_its_activation(tmp_path: Path) -> None:
+    file = save_model(openclip_model(quick=False), tmp_path / "mystery.safetensors")
+    with pytest.raises(WeightsError, match="does not tell its activation"):
+        load_backbone(file)
+
+
+@pytest.mark.parametrize("activation", ["quick_gelu", "gelu"])
+def test_features_equal_transformers_clip(activation: str, tmp_path: Path) -> None:
+    transformers = oracle("transformers")
+    tower = {"hidden_act": activation, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 200}
+    config = transformers.CLIPConfig(
+        vision_config=tower | {"hidden_size": 96, "image_size": 64, "patch_size": 16},
+        text_config=tower | {"hidden_size": 72},
+        projection_dim=48,
+    )
+    theirs = shaken(transformers.CLIPModel(config), scale=0.02).eval()
+    theirs.save_pretrained(tmp_path)
+    pixels = {"size": {"shortest_edge": 64}, "crop_size": {"height": 64, "width": 64}, "do_center_crop": True}
+    pixels |= {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.2, 0.2], "resample": 3}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(pixels))
+    ours = load_backbone(tmp_path)
+    assert (ours.preprocessing.mean, ours.preprocessing.crop) == ((0.4, 0.5, 0.6), "center")
+    images = torch.randn(3, 3, 64, 64)
+    with torch.no_grad():
+        image_features = theirs.visual_projection(theirs.vision_model(images).pooler_output)
+        text_features = theirs.text_projection(theirs.text_model(tokenize(TEXTS)).pooler_output)
+        same_features(ours, image_features, text_features, images)
+
+
+def test_class_features_are_open_clips_for_the_same_texts(tmp_path: Path) -> None:
+    theirs = openclip_model(quick=True)
+    save_model(theirs, tmp_path / "open_clip_model.safetensors")
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": SMALL | {"quick_gelu": True}}))
+    ours = load_backbone(tmp_path)
+    ids = oracle("open_clip").get_tokenizer("ViT-B-32")(["a photo of a alarm clock.", "a photo of a dog."])
+    with torch.no_grad():
+        wanted = F.normalize(theirs.encode_text(ids), dim=-1)
+        assert_close(ours.class_features(["alarm_clock", "dog"]), wanted, rtol=0, atol=1e-5)
+
+
+def test_the_catalogue_agrees_with_open_clip() -> None:
+    open_clip = oracle("open_clip")
+    names = [entry for entry in catalogue().values() if entry.text is not None and "/" not in entry.name]
+    assert len(names) >= 5
+    for entry in names:
+        model, tag = entry.name.split(".")
+        source, shape = open_clip.get_pretrained_cfg(model, tag), open_clip.get_model_config(model)
+        assert entry.hub == source["hf_hub"].strip("/")
+        assert entry.preprocessing.mean == pytest.approx(source["mean"])
+        assert entry.preprocessing.std == pytest.approx(source["std"])
+        assert (entry.vit.activation == "quick_gelu") == source.get("quick_gelu", False)
+        vision, text = shape["vision_cfg"], shape["text_cfg"]
+        assert (entry.vit.width, entry.vit.depth) == (vision["width"], vision["layers"])
+        assert (entry.vit.patch_size, entry.vit.image_size) == (vision["patch_size"], vision["image_size"])
+        assert entry.vit.projection == shape["embed_dim"]
+        assert entry.text is not None
+        assert (entry.text.width, entry.text.heads, entry.text.depth) == (text["width"], text["heads"], text["layers"])

@@ -1,0 +1,233 @@
+"""One streaming pass over a set of images: per-class counts, scatter, and the frozen features themselves."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from bpg.backbones.backbone import FINISHED, Backbone, Probe, check_probes
+from bpg.backbones.cache import FeatureCache, Shelf
+from bpg.compute import available_cores
+from bpg.data.decode import decode
+from bpg.data.images import ImageSet
+from bpg.errors import WrongUse
+
+ON_DISK = FeatureCache()
+FLUSH = 4096  # images between two writes to the cache: what a killed run loses at most
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """How features lie around their class means. Classes without an image do not count."""
+
+    counts: Tensor  # (C,) images of each class
+    means: Tensor  # (C, d) float64, mu_{t,c}; zero for a class without an image
+    spreads: Tensor  # (C,) float64, sum of |x - mu_{t,c}|^2 over the images of each class
+
+    @property
+    def present(self) -> Tensor:
+        """Which classes have an image, (C,) bool."""
+        return self.counts > 0
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """mu_t (d,): the mean of the class means, so that classes weigh the same whatever their size."""
+        return self.means[self.present].mean(dim=0)
+
+    @cached_property
+    def between(self) -> float:
+        """R^bcs_t (eq:bcs): the mean squared distance of the class means from their mean."""
+        return float((self.means[self.present] - self.mean).square().sum(dim=1).mean())
+
+    @cached_property
+    def within(self) -> float:
+        """R^wcs_t (eq:wcs): the mean over classes of their images' mean squared distance from the class mean."""
+        return float((self.spreads[self.present] / self.counts[self.present]).mean())
+
+
+class ScatterSum:
+    """Scatter of features that arrive in pieces, in float64.
+
+    Sums are taken of x minus the first feature of its class: the squares then stay of the size of the spread, and
+    their difference loses nothing, however far the features lie from zero.
+    """
+
+    def __init__(self, classes: int) -> None:
+        self._counts = torch.zeros(classes, dtype=torch.int64)
+        self._shifts: Tensor | None = None  # (C, d)
+
+    def add(self, features: Tensor, labels: Tensor) -> None:
+        """Count `features` (n, d) of classes `labels` (n,) in."""
+        x = features.double().cpu()
+        if self._shifts is None:
+            self._shifts = torch.zeros(len(self._counts), x.shape[1], dtype=torch.float64)
+            self._sums = torch.zeros_like(self._shifts)
+            self._squares = torch.zeros(len(self._counts), dtype=torch.float64)
+        for label in set(labels.tolist()):
+            if not self._counts[label]:
+                self._shifts[label] = x[int((labels == label).nonzero()[0])]
+        shifted = x - self._shifts[labels]
+        self._counts.index_add_(0, labels, torch.ones_like(labels))
+        self._sums.index_add_(0, labels, shifted)
+        self._squares.index_add_(0, labels, shifted.square().sum(dim=1))
+
+    def scatter(self) -> Scatter:
+        """The scatter of all that was counted in."""
+        if self._shifts is None:
+            raise WrongUse(
+                "there is nothing to survey",
+                wanted="at least one image",
+                came="none",
+                remedy="Check the set of images.",
+            )
+        mean_shifts = self._sums / self._counts.clamp(min=1)[:, None]
+        spreads = self._squares - self._counts * mean_shifts.square().sum(dim=1)
+        return Scatter(self._counts.clone(), self._shifts + mean_shifts, spreads.clamp(min=0))
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What one pass over a set of images found."""
+
+    classes: tuple[str, ...]
+    labels: Tensor  # (n,) in file order
+    scatters: dict[Probe, Scatter]
+    features: dict[Probe, Tensor] = field(repr=False)  # (n, d) float32, unit length, in file order; empty if not kept
+
+    @property
+    def scatter(self) -> Scatter:
+        """Of the finished feature, from which s_t follows."""
+        return self.scatters[FINISHED]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Images of each class."""
+        return dict(zip(self.classes, torch.bincount(self.labels, minlength=len(self.classes)).tolist(), strict=True))
+
+
+def survey(
+    backbone: Backbone,
+    images: ImageSet,
+    *,
+    probes: Sequence[Probe] = (FINISHED,),
+    batch_size: int = 32,
+    keep_features: bool = True,
+    cache: FeatureCache | None = ON_DISK,
+    progress: Callable[[int, int], None] | None = None,
+) -> Survey:
+    """Embed `images` once and say how they lie.
+
+    Images are read and decoded ahead in threads while the backbone computes. Features that the `cache` has are not
+    computed again; `cache=None` neither reads nor writes one. `progress` is called with the images done and their
+    number.
+    """
+    check_probes(probes, backbone.depth)
+    if not images:
+        raise WrongUse(
+            "there is nothing to survey", wanted="at least one image", came="none", remedy="Check the set of images."
+        )
+    labels = torch.tensor(images.labels)
+    sums = {probe: ScatterSum(len(images.classes)) for probe in probes}
+    kept: dict[Probe, list[Tensor]] = {probe: [] for probe in probes}
+    done = 0
+    with closing(_embedded(backbone, images, probes, batch_size, cache)) as batches:
+        for features in batches:
+            count = len(features[probes[0]])
+            for probe, rows in features.items():
+                sums[probe].add(rows, labels[done : done + count])
+                if keep_features:
+                    kept[probe].append(rows)
+            done += count
+            if progress is not None:
+                progress(done, len(images))
+    return Survey(
+        classes=images.classes,
+        labels=labels,
+        scatters={probe: total.scatter() for probe, total in sums.items()},
+        features={probe: torch.cat(rows) for probe, rows in kept.items() if rows},
+    )
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """An image on its way: its pixels, or what the shelves have of it."""
+
+    digest: bytes
+    pixels: Tensor | None
+    cached: list[Tensor] | None
+
+
+def _embedded(
+    backbone: Backbone, images: ImageSet, probes: Sequence[Probe], batch_size: int, cache: FeatureCache | None
+) -> Generator[dict[Probe, Tensor], None, None]:
+    """Features of consecutive batches, in file order."""
+    shelves: list[Shelf] = []
+    if cache is not None:
+        weights = backbone.digest()
+        shelves = [cache.shelf(backbone, weights, probe) for probe in probes]
+
+    def load(index: int) -> _Loaded:
+        encoded = images.encoded(index)
+        digest = hashlib.sha256(encoded).digest()
+        cached = [feature for shelf in shelves if (feature := shelf.get(digest)) is not None]
+        if shelves and len(cached) == len(shelves):
+            return _Loaded(digest, None, cached)
+        return _Loaded(digest, backbone.prepare(decode(encoded, where=str(images.paths[index]))), None)
+
+    fresh: list[tuple[bytes, list[Tensor]]] = []  # features not yet on the shelves
+
+    def flush() -> None:
+        for shelf, rows in zip(shelves, zip(*(rows for _, rows in fresh), strict=True), strict=True):
+            shelf.add([digest for digest, _ in fresh], torch.stack(rows))
+        fresh.clear()
+
+    loaded = _ahead(load, len(images), window=4 * batch_size)
+    try:
+        while batch := list(islice(loaded, batch_size)):
+            computed = iter(_compute(backbone, probes, [image.pixels for image in batch if image.pixels is not None]))
+            rows: list[list[Tensor]] = []
+            for image in batch:
+                row = image.cached if image.cached is not None else next(computed)
+                if shelves and image.cached is None:
+                    fresh.append((image.digest, row))
+                rows.append(row)
+            yield {probe: torch.stack([row[at] for row in rows]) for at, probe in enumerate(probes)}
+            if len(fresh) >= FLUSH:
+                flush()
+    finally:
+        loaded.close()
+        if fresh:  # also when the run is interrupted: nothing computed is lost
+            flush()
+
+
+def _compute(backbone: Backbone, probes: Sequence[Probe], pixels: list[Tensor]) -> list[list[Tensor]]:
+    """The features of each image, one a probe."""
+    if not pixels:
+        return []
+    features = [found.cpu() for found in backbone.features(torch.stack(pixels).to(backbone.device), probes)]
+    return [list(row) for row in zip(*features, strict=True)]
+
+
+def _ahead(load: Callable[[int], _Loaded], count: int, *, window: int) -> Generator[_Loaded, None, None]:
+    """`load` of 0 to count - 1 in order, up to `window` of them under way in threads."""
+    with ThreadPoolExecutor(max_workers=available_cores(), thread_name_prefix="bpg-read") as pool:
+        futures: deque[Future[_Loaded]] = deque()
+        try:
+            for index in range(count):
+                futures.append(pool.submit(load, index))
+                if len(futures) >= window:
+                    yield futures.popleft().result()
+            while futures:
+                yield futures.popleft().result()
+        finally:
+            for future in futures:
+                future.cancel()

@@ -1,0 +1,146 @@
+"""The command's frame: options that every verb shares, errors as sentences, exit codes.
+
+Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted. No verb shows a traceback without `--debug`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import Annotated, Any, cast
+
+import typer
+from rich.console import Console
+
+from bpg import __version__
+from bpg.errors import BPGError
+
+# Typer brings a click of its own; the classes of its errors are reached through the two that it exports.
+UsageError, ClickError = cast(tuple[type[Exception], type[Exception]], typer.BadParameter.__mro__[1:3])
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="bpg",
+    help="Teach a frozen vision transformer one visual domain after another, without forgetting any.",
+    epilog="Each verb has its own help: bpg VERB --help. Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """The options that mean the same in every verb."""
+
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps; auto takes a GPU if there is one.")] = (
+        "auto"
+    )
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores if not given.")] = None
+    seed: Annotated[int, typer.Option(min=0, help="The only source of randomness: same seed, same result.")] = 0
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only.")] = False
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False
+
+    def say(self, text: str) -> None:
+        """A remark beside the result: on stderr, so that stdout pipes well, and not with --quiet."""
+        if not self.quiet:
+            Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(text)
+
+    def use_machine(self) -> Any:
+        """The device asked for, with the thread count set."""
+        from bpg.compute import choose_device, set_threads
+
+        set_threads(self.threads)
+        return choose_device(self.device)
+
+
+def verb(function: Callable[..., None]) -> Callable[..., None]:
+    """Register `function(common, ...)` as the verb of its name, with the common options after its own."""
+    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    hints = inspect.get_annotations(Common, eval_str=True)
+    shared = [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
+        for f in fields(Common)
+    ]
+
+    @wraps(function)
+    def run(**values: Any) -> None:
+        common = Common(**{f.name: values.pop(f.name) for f in fields(Common)})
+        function(common, **values)
+
+    keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    run.__signature__ = inspect.Signature(keyword + shared)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword + shared}
+    app.command(name=function.__name__)(run)
+    return function
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"bpg {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    from bpg.cli import verbs  # noqa: F401  (registers the verbs)
+
+    given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    debug, as_json = "--debug" in given, "--json" in given
+    try:
+        result = typer.main.get_command(app).main(given, prog_name="bpg", standalone_mode=False)
+        sys.stdout.flush()
+        if result == INTERRUPTED:  # newer Typers turn an interrupt into an exit by themselves
+            raise KeyboardInterrupt
+        return result if isinstance(result, int) else 0
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BPGError as error:
+        return _failed(error, error.exit_code, error.as_dict(), debug, as_json)
+    except ClickError as error:
+        parts = {"problem": error.format_message(), "remedy": "bpg --help tells what there is."}  # type: ignore[attr-defined]
+        if isinstance(error, UsageError) and getattr(error, "ctx", None) is not None:
+            parts["remedy"] = f"{error.ctx.command_path} --help tells what there is."  # type: ignore[attr-defined]
+        return _failed(error, 2, parts, debug, as_json)
+    except BrokenPipeError:
+        # The reader of our output has gone, as `| head` does; keep the interpreter from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        parts = {
+            "problem": f"unexpected {type(error).__name__}: {error}",
+            "remedy": "This is a fault of bpg's: run again with --debug and report the traceback.",
+        }
+        return _failed(error, 1, parts, debug, as_json)
+
+
+def _failed(error: Exception, code: int, parts: dict[str, str], debug: bool, as_json: bool) -> int:
+    if debug:
+        traceback.print_exception(error)
+    if as_json:
+        print(json.dumps({"error": parts}), file=sys.stderr)
+        return code
+    print(f"error: {parts['problem']}", file=sys.stderr)
+    for label, part in (("wanted", "wanted"), ("came", "came"), ("try", "remedy")):
+        if part in parts:
+            print(f"  {label + ':':<8}{parts[part]}", file=sys.stderr)
+    return code

@@ -1,0 +1,81 @@
+"""What the docs say to type works."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.torch import save_file
+
+from tests.conftest import ROOT
+from tests.oracles import oracle
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCKS = [(page, kind, text) for page in PAGES for kind, text in FENCE.findall(page.read_text(encoding="utf-8"))]
+COMMANDS = [
+    (page.name, line.split("#")[0].strip())
+    for page, kind, text in BLOCKS
+    if kind == "sh"
+    for line in text.splitlines()
+    if line.strip()
+]
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path) -> Path:
+    """A folder with what the docs' examples ask for: weights by name, a list of images."""
+    state = oracle("timm").create_model("deit_tiny_patch16_224").state_dict()
+    tensors = {key: tensor.contiguous() for key, tensor in state.items()}
+    save_file(tensors, tmp_path / "deit_tiny_patch16_224.safetensors")
+    for index, name in enumerate(("cat", "dog", "cat", "dog")):
+        pixels = np.random.default_rng(index).integers(0, 256, (60, 80, 3), dtype=np.uint8)
+        (tmp_path / name).mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / name / f"{index}.png")
+    (tmp_path / "photos.txt").write_text("cat/0.png 0\ndog/1.png 1\ncat/2.png 0\ndog/3.png 1\n")
+    return tmp_path
+
+
+def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"BPG_WEIGHTS": str(folder)}
+    return subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("page", "command"), [row for row in COMMANDS if row[1].startswith("bpg ")])
+def test_a_command_of_the_docs_runs(page: str, command: str, surroundings: Path) -> None:
+    found = run([sys.executable, "-m", *shlex.split(command)], surroundings)
+    assert found.returncode == 0, f"{page}: {command}\n{found.stderr}"
+
+
+def test_every_make_target_of_the_docs_exists() -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {command.split()[1] for _, command in COMMANDS if command.startswith("make ")}
+    assert {"demo", "test"} <= named <= targets
+    others = [command for _, command in COMMANDS if not command.startswith(("make ", "bpg "))]
+    assert others == []
+
+
+@pytest.mark.parametrize(("page", "text"), [(page.name, text) for page, kind, text in BLOCKS if kind == "python"])
+def test_python_of_the_docs_runs(page: str, text: str, surroundings: Path) -> None:
+    found = run([sys.executable, "-c", text], surroundings)
+    assert found.returncode == 0, f"{page}:\n{found.stderr}"
+
+
+def test_the_demo_runs() -> None:
+    script = [sys.executable, "examples/quickstart.py"]
+    found = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert "nothing set                0.0000" in found.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_the_docs_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"

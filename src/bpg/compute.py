@@ -20,7 +20,9 @@ def choose_device(name: str = "auto") -> torch.device:
     device(type='cpu')
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu")
+        return torch.device(
+            "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        )
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -33,7 +35,7 @@ def choose_device(name: str = "auto") -> torch.device:
     found = {
         "cpu": 1,
         "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,
-        "mps": int(torch.mps.is_available()),
+        "mps": int(torch.backends.mps.is_available()),
     }
     if (device.index or 0) >= found.get(device.type, 0):
         have = [f"{kind} x {count}" for kind, count in found.items() if count and kind != "cpu"]

@@ -14,8 +14,12 @@ import pytest
 from safetensors.torch import save_file
 
 from bpg.cli import main
+from bpg.cli import verbs as _verbs  # registers them
 from bpg.cli.app import app
 from tests.oracles import oracle
+
+assert _verbs
+VERBS = [str(command.name) for command in app.registered_commands]
 
 
 def bpg(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -41,14 +45,15 @@ def weights(tmp_path: Path) -> Path:
 def test_help_names_every_verb_and_nothing_is_help() -> None:
     found = bpg("--help")
     assert found.returncode == 0
-    assert all(verb in found.stdout for verb in ("doctor", "backbones"))
+    assert len(VERBS) >= 2
+    assert all(verb in found.stdout for verb in VERBS)
     assert bpg().stdout == found.stdout
 
 
 HEAVY = ("torch", "numpy", "PIL", "safetensors", "huggingface_hub", "sklearn", "matplotlib")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["doctor", "--help"], ["backbones", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([verb, "--help"] for verb in VERBS)])
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     script = (
         "import sys; from bpg.cli import main; code = main(sys.argv[1:]);"
@@ -60,16 +65,11 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
 
 
 def test_every_verb_has_the_common_options_and_examples() -> None:
-    import bpg.cli.verbs
-
-    assert bpg.cli.verbs
-    for command in app.registered_commands:
-        text = subprocess.run(
-            [sys.executable, "-m", "bpg", str(command.name), "--help"], capture_output=True, text=True, check=True
-        ).stdout
+    for verb in VERBS:
+        text = bpg(verb, "--help").stdout
         for option in ("--device", "--threads", "--seed", "--json", "--quiet", "--debug"):
-            assert option in text, f"{command.name} has no {option}"
-        assert f"bpg {command.name}" in text.split("Examples:")[1]
+            assert option in text, f"{verb} has no {option}"
+        assert f"bpg {verb}" in text.split("Examples:")[1]
 
 
 def test_version() -> None:
@@ -87,7 +87,8 @@ def test_version() -> None:
         (["doctor", "--threads", "many"], "--threads"),
         (["doctor", "surplus"], "surplus"),
         (["backbones", "deit_tny_patch16_224"], "Did you mean deit_tiny_patch16_224"),
-        (["backbones", "deit_tiny_patch16_224", "--device", "gpu"], "'gpu' is no device"),
+        (["backbones", "--device", "gpu"], "'gpu' is no device"),
+        (["doctor", "--device", "gpu"], "'gpu' is no device"),
     ],
 )
 def test_wrong_use_exits_with_2_and_a_sentence(arguments: list[str], message: str) -> None:
@@ -135,6 +136,27 @@ def test_doctor_finds_nothing_wrong_where_all_is_well(weights: Path) -> None:
     assert list(report["weights"]) == ["deit_tiny_patch16_224.fb_in1k"]
 
 
+def test_doctor_speaks_without_torch() -> None:
+    script = "import sys; sys.modules['torch'] = None; from bpg.cli import main; sys.exit(main(['doctor']))"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert "WRONG: torch cannot be imported" in found.stdout
+    assert "pip install --force-reinstall torch" in found.stdout
+    assert found.stderr == ""
+
+
+def test_warnings_are_remarks(tmp_path: Path) -> None:
+    state = oracle("timm").create_model("deit_tiny_patch16_224").state_dict()
+    file = tmp_path / "mine.safetensors"
+    save_file({key: tensor.contiguous() for key, tensor in state.items()}, file)
+    found = bpg("backbones", str(file))
+    assert found.returncode == 0
+    assert [line[: len("note: ")] for line in found.stderr.splitlines()] == ["note: "] * 2
+    quiet = bpg("backbones", str(file), "-q", "--json")
+    assert quiet.stderr == ""
+    assert json.loads(quiet.stdout)["width"] == 192
+
+
 def test_doctor_names_what_is_wrong_and_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     found = bpg(
@@ -145,20 +167,23 @@ def test_doctor_names_what_is_wrong_and_the_remedy(tmp_path: Path) -> None:
     faults = json.loads(found.stdout)["faults"]
     assert all(fault["remedy"] for fault in faults)
     fatal = " | ".join(fault["problem"] for fault in faults if fault["fatal"])
-    for part in ("no device cuda:77", "$BPG_WEIGHTS points to", "cannot be written"):
+    for part in ("no device cuda:77", "$BPG_WEIGHTS points to"):
         assert part in fatal
     notes = " | ".join(fault["problem"] for fault in faults if not fault["fatal"])
     assert "$HF_HUB_OFFLINE" in notes
+    assert "cannot be written" in notes  # the cache is a convenience
     assert "no known backbone's weights" in notes
 
 
 def test_backbones_lists_what_is_known(weights: Path) -> None:
     lines = bpg("backbones", BPG_WEIGHTS=str(weights)).stdout.splitlines()
     header, *rows = (line.split("\t") for line in lines)  # tab-separated in a pipe
-    assert header == ["name", "parameters", "megabytes", "pixels", "text", "licence", "s_0", "on_disk"]
+    assert header == [
+        "name", "parameters", "megabytes", "pixels", "text", "licence", "s_0", "estimator", "on_disk",
+    ]  # fmt: skip
     table = {row[0]: row for row in rows}
     assert table["vit_base_patch16_224.augreg_in21k_ft_in1k"][1:] == [
-        "85798656", "343", "224", "no", "Apache-2.0", "0.756", "no",
+        "85798656", "343", "224", "no", "Apache-2.0", "0.756", "plain", "no",
     ]  # fmt: skip
     assert table["deit_tiny_patch16_224.fb_in1k"][-1] == "yes"
     document = json.loads(bpg("backbones", "--json", BPG_WEIGHTS=str(weights)).stdout)

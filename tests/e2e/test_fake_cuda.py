@@ -62,10 +62,15 @@ with FakeTensorMode(), torch.no_grad():
         ids = torch.zeros(2, 77, dtype=torch.long)
         prefix = Prefix(torch.empty(2, D), torch.empty(2, D), projected=False)
     adapter, delta, final = (on_cuda(torch.nn.Linear(D, D)) for _ in range(3))
-    per_sample = lambda query: torch.empty(len(query), 3, D, device=query.device)
-    everything = Tuning(
-        tokens=per_sample, prefix={0: prefix}, branch={1: {"mlp": adapter, "attention": adapter, "block": adapter}},
-        delta={2: {"q": delta, "v": delta}}, final=final, readout="all",
+    places, linears = ("attention", "mlp", "residual", "block"), ("q", "k", "v", "proj", "fc1", "fc2")
+    wide, narrow = (on_cuda(torch.nn.Linear(*shape)) for shape in ((D, 128), (128, D)))
+    everything = lambda query: Tuning(
+        tokens=torch.empty(len(query), 3, D, device=query.device),
+        prefix={0: prefix, 1: Prefix(prefix.keys, prefix.values, projected=True)},
+        branch={1: dict.fromkeys(places, adapter)},
+        delta={2: dict.fromkeys(linears, delta) | {"fc1": wide, "fc2": narrow}},
+        final=final,
+        readout="all",
     )
     print("set up")
     if sys.argv[1] == "sound":

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch.testing import assert_close
 
-from bpg import load_backbone
+from bpg import Backbone, load_backbone
 from bpg.backbones.catalogue import catalogue
 from bpg.backbones.tokenizer import tokenize
-from bpg.errors import WeightsError
+from bpg.errors import WeightsError, WrongUse
 from tests.conftest import shaken
 from tests.oracles import oracle
 
@@ -124,6 +124,47 @@ def test_class_features_are_open_clips_for_the_same_texts(tmp_path: Path) -> Non
     with torch.no_grad():
         wanted = F.normalize(theirs.encode_text(ids), dim=-1)
         assert_close(ours.class_features(["alarm_clock", "dog"]), wanted, rtol=0, atol=1e-5)
+
+
+@pytest.fixture
+def small_clip(tmp_path: Path) -> Backbone:
+    save_model(openclip_model(quick=True), tmp_path / "open_clip_model.safetensors")
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": SMALL | {"quick_gelu": True}}))
+    return load_backbone(tmp_path)
+
+
+def test_context_tokens_that_spell_the_template_change_nothing(small_clip: Backbone) -> None:
+    assert small_clip.text is not None
+    words = small_clip.text.embedding(tokenize(["a photo of a"])[0, 1:5])
+    names = ["alarm clock", "dog"]
+    wanted = small_clip.class_features(names)
+    assert_close(small_clip.class_features(names, context=words), wanted, rtol=0, atol=1e-6)
+    one_each = torch.stack([words, torch.randn_like(words)])
+    found = small_clip.class_features(names, context=one_each)
+    assert_close(found[0], wanted[0], rtol=0, atol=1e-6)
+    assert (found[1] - wanted[1]).abs().max() > 1e-3
+
+
+def test_context_tokens_that_do_not_fit_are_refused(small_clip: Backbone) -> None:
+    with pytest.raises(WrongUse, match=r"\(length, 128\) or \(1, length, 128\), came \(4, 64\)"):
+        small_clip.class_features(["dog"], context=torch.zeros(4, 64))
+    with pytest.raises(WrongUse, match="77 tokens at most, came 83"):
+        small_clip.class_features(["dog"], context=torch.zeros(79, 128))
+
+
+def test_text_features_are_of_unit_length_in_mixed_precision_too(small_clip: Backbone) -> None:
+    small_clip.precision = "bfloat16"
+    assert_close(small_clip.class_features(["cat", "dog"]).norm(dim=1), torch.ones(2))
+
+
+def test_pixels_that_nobody_tells_are_clips_and_said_aloud(tmp_path: Path) -> None:
+    transformers = oracle("transformers")
+    tower = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, "hidden_size": 64}
+    vision = tower | {"image_size": 32, "patch_size": 16}
+    transformers.CLIPModel(transformers.CLIPConfig(vision_config=vision, text_config=tower)).save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="does not tell its pixels: taking mean \\(0.48145466"):
+        backbone = load_backbone(tmp_path)
+    assert (backbone.preprocessing.size, backbone.preprocessing.crop) == (32, "center")
 
 
 def test_the_catalogue_agrees_with_open_clip() -> None:

@@ -123,5 +123,7 @@ def test_a_list_that_is_not_there(tmp_path: Path) -> None:
 def test_labels_must_have_classes_and_images() -> None:
     with pytest.raises(WrongUse, match="labels from 0 to 0, came labels from 0 to 1"):
         ImageSet((Path("a"), Path("b")), (0, 1), ("cat",))
+    with pytest.raises(WrongUse, match="two labels have one name.*cat more than once"):
+        ImageSet((Path("a"), Path("b")), (0, 1), ("cat", "cat"))
     with pytest.raises(WrongUse, match="2 labels, one an image"):
         ImageSet((Path("a"), Path("b")), (0,), ("cat",))

@@ -50,6 +50,7 @@ def block_by_hand(
     values: Tensor | None = None,
     beside_attention: nn.Module | None = None,
     beside_mlp: nn.Module | None = None,
+    on_residual: nn.Module | None = None,
     behind: nn.Module | None = None,
 ) -> Tensor:
     """A transformer layer with its sites, from its definition."""
@@ -66,6 +67,8 @@ def block_by_hand(
     z = h + mlp * (1 if block.scale2 is None else block.scale2)
     if beside_mlp is not None:
         z = z + beside_mlp(u)
+    if on_residual is not None:
+        z = z + on_residual(h)
     return z if behind is None else z + behind(z)
 
 
@@ -187,13 +190,13 @@ def test_the_two_kinds_of_prefix_agree(vit: ViT, images: Tensor) -> None:
     assert (vit(images, given) - vit(images)).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("place", ["attention", "mlp", "block"])
+@pytest.mark.parametrize("place", ["attention", "mlp", "residual", "block"])
 def test_branches_act_at_their_places(place: str, vit: ViT, images: Tensor) -> None:
     branch = Bottleneck()
-    argument = {"attention": "beside_attention", "mlp": "beside_mlp", "block": "behind"}[place]
+    arguments = {"attention": "beside_attention", "mlp": "beside_mlp", "residual": "on_residual", "block": "behind"}
     z = tokens_by_hand(vit, images)
     for block in vit.blocks:
-        z = block_by_hand(block, z, **{argument: branch})
+        z = block_by_hand(block, z, **{arguments[place]: branch})
     tuning = Tuning(branch={block: {place: branch} for block in range(DEPTH)})
     assert_close(vit(images, tuning), read_by_hand(vit, z), rtol=1e-5, atol=1e-5)
 
@@ -257,26 +260,25 @@ def test_per_sample_prompts_equal_one_by_one_runs(vit: ViT, images: Tensor) -> N
             assert_close(together[index : index + 1], alone, rtol=1e-5, atol=1e-5)
 
 
-def test_prompts_may_be_functions_of_the_frozen_query(vit: ViT, images: Tensor) -> None:
+def test_a_function_of_the_frozen_query_may_take_the_place_of_a_tuning(vit: ViT, images: Tensor) -> None:
     width = vit.config.projection or D
     mapping = torch.randn(width, 3 * D)
     asked: list[Tensor] = []
 
-    def tokens_of(query: Tensor) -> Tensor:
+    def tuning_of(query: Tensor) -> Tuning:
         asked.append(query)
-        return (query @ mapping).reshape(-1, 3, D)
-
-    def prefix_of(query: Tensor) -> Prefix:
         tokens = (query @ mapping).reshape(-1, 3, D)
-        return Prefix(tokens, 2 * tokens, projected=True)
+        return Tuning(tokens=tokens, prefix={1: Prefix(tokens, 2 * tokens, projected=True)})
 
-    tuning = Tuning(tokens=tokens_of, prefix={1: prefix_of})
-    found = vit(images, tuning)
+    found = vit(images, tuning_of)
     assert_close(asked[0], vit(images))
-    query = vit(images)
-    assert_close(found, vit(images, Tuning(tokens=tokens_of(query), prefix={1: prefix_of(query)})))
+    assert_close(found, vit(images, tuning_of(vit(images))))
     own = torch.randn(5, width)
-    assert_close(vit(images, tuning, query=own), vit(images, Tuning(tokens=tokens_of(own), prefix={1: prefix_of(own)})))
+    assert_close(vit(images, tuning_of, query=own), vit(images, tuning_of(own)))
+
+
+def test_an_empty_batch_gives_no_features(vit: ViT) -> None:
+    assert vit(torch.empty(0, 3, 32, 32)).shape == (0, vit.config.projection or D)
 
 
 def test_gradients_reach_what_is_set_and_nothing_frozen(small: Backbone, images: Tensor) -> None:
@@ -294,11 +296,17 @@ def test_gradients_reach_what_is_set_and_nothing_frozen(small: Backbone, images:
         (Tuning(tokens=torch.zeros(3, D + 1)), r"tokens does not fit.*\(3, 65\)"),
         (Tuning(tokens=torch.zeros(4, 3, D)), r"tokens does not fit.*\(5, length, 64\)"),
         (Tuning(branch={3: {}}), r"no site branch\[3\].*0 to 2"),
-        (Tuning(branch={0: {"mpl": abs}}), r"attention, mlp, block.*'mpl'"),  # type: ignore[dict-item]
-        (Tuning(delta={0: {"w": abs}}), r"q, k, v, proj, fc1, fc2.*'w'"),  # type: ignore[dict-item]
+        (Tuning(branch={0: {"mpl": abs}}), r"attention, mlp, residual, block.*'mpl'"),
+        (Tuning(delta={0: {"w": abs}}), r"q, k, v, proj, fc1, fc2.*'w'"),
         (Tuning(prefix={0: Prefix(torch.zeros(2, D), torch.zeros(3, D), True)}), "unequal parts"),
         (Tuning(readout="tokens"), "no added tokens"),
-        (Tuning(readout="cls"), "class, tokens, all.*'cls'"),  # type: ignore[arg-type]
+        (Tuning(tokens=lambda query: query), "tokens is of the wrong kind: wanted a tensor or None, came function"),
+        (Tuning(tokens=[[0.0] * D]), "tokens is of the wrong kind"),
+        (Tuning(prefix={0: (torch.zeros(2, D), torch.zeros(2, D))}), r"prefix\[0\] is of the wrong kind.*came tuple"),
+        (Tuning(branch={0: {"mlp": None}}), r"branch\[0\]\[mlp\] is of the wrong kind"),
+        (Tuning(delta={0: {"q": torch.zeros(D, D)}}), r"delta\[0\]\[q\] is of the wrong kind.*came Tensor"),
+        (Tuning(final=3), "final is of the wrong kind"),
+        (Tuning(readout="cls"), "class, tokens, all.*'cls'"),
     ],
 )
 def test_a_tuning_that_does_not_fit_is_refused(tuning: Tuning, message: str, small: Backbone, images: Tensor) -> None:

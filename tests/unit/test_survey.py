@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from torch.testing import assert_close
 
 import bpg.backbones.survey as module
@@ -64,7 +65,9 @@ def test_a_survey_counts_embeds_and_measures(small: Backbone, pictures: ImageSet
     for features in found.features.values():
         assert_close(features.norm(dim=1), torch.ones(30))
     assert seen[-1] == (30, 30)
-    assert found.scatter.between + found.scatter.within < 1  # unit vectors
+    means = torch.stack([found.features[FINISHED][found.labels == label].mean(dim=0) for label in range(3)])
+    between = (means - means.mean(dim=0)).square().sum(dim=1).mean()
+    assert found.scatter.between == pytest.approx(float(between), rel=1e-4)
 
 
 def test_probes_are_what_they_say(small: Backbone, images: torch.Tensor) -> None:
@@ -128,10 +131,13 @@ def test_the_key_is_content_weights_pixels_depth_and_type(
     small.precision = "bfloat16"
     survey(small, pictures)
     assert sum(sizes) == 120
+    small.compiled = True
+    survey(small, pictures)
+    assert sum(sizes) == 150
     with torch.no_grad():
         small.vit.class_token[0] += 1
     survey(small, pictures)
-    assert sum(sizes) == 150
+    assert sum(sizes) == 180
 
 
 def test_a_damaged_cache_is_found_out_and_computed_again(small: Backbone, pictures: ImageSet, tmp_path: Path) -> None:
@@ -195,7 +201,36 @@ def test_an_unreadable_image_is_named(small: Backbone, pictures: ImageSet, tmp_p
 def test_wrong_surveys_are_refused(small: Backbone, pictures: ImageSet) -> None:
     with pytest.raises(WrongUse, match="nothing to survey"):
         survey(small, ImageSet((), (), ()))
-    with pytest.raises(WrongUse, match="depth from 1 to 3"):
+    with pytest.raises(WrongUse, match="a depth of at most 3"):
         survey(small, pictures, probes=[Probe(4)])
-    with pytest.raises(WrongUse, match="moments need a depth"):
-        survey(small, pictures, probes=[Probe(0, "moments")])
+    for wrong in ({"depth": 0, "kind": "moments"}, {"depth": 2, "kind": "mean"}, {"depth": -1}):
+        with pytest.raises(WrongUse, match="no such probe"):
+            Probe(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(WrongUse, match="0 probes, batch size 32"):
+        survey(small, pictures, probes=[])
+    with pytest.raises(WrongUse, match="1 probes, batch size 0"):
+        survey(small, pictures, batch_size=0)
+    with pytest.raises(WrongUse, match="the finished feature was not surveyed"):
+        survey(small, pictures, probes=[Probe(1)]).scatter  # noqa: B018
+
+
+def test_equal_images_are_computed_once(
+    small: Backbone, pictures: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = count_forwards(monkeypatch)
+    twice = ImageSet(pictures.paths * 2, pictures.labels * 2, pictures.classes)
+    cache = FeatureCache(tmp_path / "cache")
+    found = survey(small, twice, cache=cache, batch_size=8)
+    assert sum(sizes) == 30
+    assert torch.equal(found.features[FINISHED][:30], found.features[FINISHED][30:])
+    (shard,) = (tmp_path / "cache").rglob("*.safetensors")
+    assert len(load_file(shard)["images"]) == 30
+
+
+def test_an_unreadable_shard_is_passed_over(small: Backbone, pictures: ImageSet, tmp_path: Path) -> None:
+    cache = FeatureCache(tmp_path / "cache")
+    survey(small, pictures, cache=cache)
+    (shelf,) = (tmp_path / "cache" / "features").iterdir()
+    (shelf / "folder.safetensors").mkdir()
+    with pytest.warns(UserWarning, match="cannot be read and is passed over"):
+        survey(small, pictures, cache=cache)

@@ -13,10 +13,13 @@ import torch
 from safetensors.torch import save_file
 from torch.testing import assert_close
 
-from bpg import load_backbone
+from bpg import Backbone, load_backbone
 from bpg.backbones.catalogue import catalogue, find
+from bpg.backbones.clip import TextTower
+from bpg.backbones.vit import ViT
 from bpg.backbones.weights import locate, on_disk
-from bpg.errors import UnknownName, WeightsError, WeightsNotFound, WrongUse
+from bpg.data.transforms import Preprocessing
+from bpg.errors import DeviceError, UnknownName, WeightsError, WeightsNotFound, WrongUse
 from tests.oracles import oracle
 
 NAME = "deit_tiny_patch16_224.fb_in1k"
@@ -70,8 +73,12 @@ def test_a_folder_and_its_config(file: Path, tmp_path: Path) -> None:
 
 def test_a_bare_file_of_unknown_name_says_what_it_assumes(file: Path) -> None:
     file = file.rename(file.with_name("mine.safetensors"))
-    with pytest.warns(UserWarning, match="3 of 64 channels"):
+    with pytest.warns(UserWarning, match="does not tell") as told_so:
         assumed = load_backbone(file)
+    assert [str(warning.message).split("safetensors ")[1] for warning in told_so] == [
+        "does not tell its heads: taking 3 of 64 channels",
+        "does not tell its pixels: taking mean (0.485, 0.456, 0.406) and std (0.229, 0.224, 0.225)",
+    ]
     told = load_backbone(file, architecture=NAME)
     assert assumed.digest() == told.digest()
     assert told.preprocessing.crop_fraction == 0.9
@@ -259,5 +266,100 @@ def test_the_digest_tells_backbones_apart(file: Path) -> None:
 def test_every_known_name_can_be_built() -> None:
     assert len(catalogue()) >= 30
     for entry in catalogue().values():
-        assert entry.preprocessing.size == entry.vit.image_size
-        assert (entry.s_0 is None) == (entry.s_0_source == "")
+        with torch.device("meta"):
+            vit = ViT(entry.vit)
+            text = TextTower(entry.text) if entry.text else None
+        backbone = Backbone(vit, entry.preprocessing, name=entry.name, text=text)
+        assert backbone.feature_width == (entry.text.projection if entry.text else entry.vit.width)
+        assert (entry.s_0 is None) == (entry.s_0_source == "") == (entry.s_0_estimator == "")
+
+
+def test_options_reach_the_backbone(file: Path) -> None:
+    own = Preprocessing(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    backbone = load_backbone(file, precision="bfloat16", compiled=True, preprocessing=own, device="auto")
+    assert (backbone.precision, backbone.compiled, backbone.preprocessing) == ("bfloat16", True, own)
+    with pytest.raises(DeviceError, match="'gpu' is no device"):
+        load_backbone(file, device="gpu")
+
+
+def test_a_folder_of_a_known_name_does_not_hide_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BPG_WEIGHTS", str(file.parent))
+    monkeypatch.chdir(file.parent)
+    (file.parent / NAME).mkdir()
+    assert load_backbone(NAME).name == NAME
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1, 1, 1), (2, 5), (0,)])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "pos_embed",
+        "cls_token",
+        "patch_embed.proj.weight",
+        "blocks.3.attn.qkv.weight",
+        "norm.weight",
+        "blocks.0.mlp.fc1.bias",
+    ],
+)
+def test_a_tensor_of_any_shape_is_one_error(
+    key: str, shape: tuple[int, ...], tensors: dict[str, torch.Tensor], file: Path
+) -> None:
+    with pytest.raises(WeightsError):
+        load_backbone(changed(tensors, file, **{key.replace(".", "__"): torch.zeros(shape)}))
+
+
+def hf_config(**vision: object) -> str:
+    return json.dumps(
+        {"model_type": "vit", "num_attention_heads": 3, "hidden_act": "gelu", "layer_norm_eps": 1e-6} | vision
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (hf_config(hidden_act="gelu_new"), "activation: input should be 'gelu' or 'quick_gelu'"),
+        (hf_config(num_attention_heads=7), "heads do not share the width evenly"),
+        (hf_config(layer_norm_eps=-1), "norm_epsilon"),
+    ],
+)
+def test_a_config_that_this_vit_cannot_follow_is_an_error_of_the_file(config: str, message: str, file: Path) -> None:
+    file = file.rename(file.with_name("model.safetensors"))
+    (file.parent / "config.json").write_text(config)
+    with pytest.raises(WeightsError, match=message):
+        load_backbone(file)
+
+
+def test_two_tensors_for_one_place_are_refused(tensors: dict[str, torch.Tensor], file: Path) -> None:
+    both = {"reg_token": torch.zeros(1, 1, 192), "dist_token": torch.zeros(1, 1, 192)}
+    with pytest.raises(WeightsError, match="two tensors for one place"):
+        load_backbone(changed(tensors, file, **both))
+
+
+@pytest.mark.parametrize("resample", [0, 1, 99])
+def test_an_unknown_filter_is_refused(resample: int, file: Path) -> None:
+    file = file.rename(file.with_name("model.safetensors"))
+    (file.parent / "config.json").write_text(hf_config())
+    pixels = {"size": 224, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": resample}
+    (file.parent / "preprocessor_config.json").write_text(json.dumps(pixels))
+    with pytest.raises(WeightsError, match=f"resample {resample}"):
+        load_backbone(file)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "wanted"),
+    [
+        ({"size": 224, "crop_size": 224, "do_center_crop": True}, ("center", 224, 1.0)),
+        ({"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True},
+         ("center", 224, 0.875)),
+        ({"size": {"height": 224, "width": 224}}, ("squash", 224, 1.0)),
+        ({"size": 224, "do_normalize": False}, ("squash", 224, 1.0)),
+    ],
+)  # fmt: skip
+def test_hugging_faces_pixels_old_and_new(pixels: dict[str, object], wanted: tuple[object, ...], file: Path) -> None:
+    file = file.rename(file.with_name("model.safetensors"))
+    (file.parent / "config.json").write_text(hf_config())
+    values = {"image_mean": [0.4] * 3, "image_std": [0.2] * 3} | pixels
+    (file.parent / "preprocessor_config.json").write_text(json.dumps(values))
+    found = load_backbone(file).preprocessing
+    assert (found.crop, found.size, found.crop_fraction) == wanted
+    assert found.mean == ((0.0, 0.0, 0.0) if "do_normalize" in pixels else (0.4, 0.4, 0.4))

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bpg.backbones.clip import TextTower
-from bpg.backbones.tuning import PLAIN, Tuning
+from bpg.backbones.tuning import PLAIN, Tuning, TuningOf
 from bpg.backbones.vit import ViT
 from bpg.compute import PRECISIONS, Precision
 from bpg.data.transforms import Preprocessing, evaluation
@@ -32,6 +32,15 @@ class Probe:
 
     depth: int = 0
     kind: Literal["class", "moments"] = "class"
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("class", "moments") or self.depth < 0 or (self.kind == "moments" and not self.depth):
+            raise WrongUse(
+                "no such probe",
+                wanted="Probe() for the finished feature, or a depth from 1 and the kind class or moments",
+                came=repr(self),
+                remedy="Moments are taken behind a block: give its number.",
+            )
 
     def __str__(self) -> str:
         return f"{self.kind} token" if not self.depth else f"{self.kind} after block {self.depth}"
@@ -78,6 +87,7 @@ class Backbone(nn.Module):
         self.preprocessing = preprocessing
         self.logit_scale = logit_scale  # already exponentiated: about 100 in trained CLIPs
         self.precision = precision
+        self.compiled = False
         self.requires_grad_(False).eval()
 
     @property
@@ -103,7 +113,7 @@ class Backbone(nn.Module):
         """The tensor (3, size, size) that this backbone wants to see of an image (3, H, W) uint8."""
         return evaluation(image, self.preprocessing)
 
-    def forward(self, images: Tensor, tuning: Tuning = PLAIN, *, query: Tensor | None = None) -> Tensor:
+    def forward(self, images: Tensor, tuning: Tuning | TuningOf = PLAIN, *, query: Tensor | None = None) -> Tensor:
         """Features (B, d) of prepared images, or tokens (B, n, d) where `tuning.readout` asks for them; float32."""
         with self._autocast():
             feature: Tensor = self.vit(images, tuning, query=query)
@@ -142,12 +152,13 @@ class Backbone(nn.Module):
                 remedy="Use a CLIP model (`bpg backbones` lists them) or a linear head.",
             )
         with self._autocast():
-            return self.text.class_features(names, template=template, context=context).float()
+            return self.text.class_features(names, template=template, context=context)
 
     def compile_blocks(self) -> None:
         """Compile the blocks: faster after a slow first call; equal within rounding, not bit for bit."""
         for block in self.vit.blocks:
             block.compile(dynamic=True)
+        self.compiled = True
 
     def digest(self) -> str:
         """The sha256 of what this backbone computes: its shape and every tensor, whatever file they came from."""
@@ -156,7 +167,7 @@ class Backbone(nn.Module):
         digest.update(json.dumps([shapes, self.logit_scale], sort_keys=True).encode())
         for name, tensor in sorted(self.state_dict().items()):
             digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
         return digest.hexdigest()
 
     def _moments(self, z: Tensor) -> Tensor:
@@ -171,10 +182,10 @@ class Backbone(nn.Module):
 def check_probes(probes: Iterable[Probe], depth: int) -> None:
     """Raise WrongUse for a probe that a ViT of `depth` blocks does not have."""
     for probe in probes:
-        if not 0 <= probe.depth <= depth or (probe.kind == "moments" and not probe.depth):
+        if probe.depth > depth:
             raise WrongUse(
                 "no such probe",
-                wanted=f"Probe() for the finished feature, or a depth from 1 to {depth}; moments need a depth",
+                wanted=f"a depth of at most {depth}, the blocks of this backbone",
                 came=repr(probe),
-                remedy="Choose a block of this backbone.",
+                remedy="Choose a block of this backbone, or Probe() for the finished feature.",
             )

@@ -17,19 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from bpg.backbones.backbone import Backbone, Probe
+from bpg.folders import cache_folder
 
 FORMAT = 1
-
-
-def cache_folder() -> Path:
-    """Where bpg keeps what it can compute again: `$BPG_CACHE`, or `bpg` in the user's cache folder."""
-    if os.environ.get("BPG_CACHE"):
-        return Path(os.environ["BPG_CACHE"]).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bpg"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +40,7 @@ class FeatureCache:
             "preprocessing": asdict(backbone.preprocessing),
             "probe": asdict(probe),
             "precision": backbone.precision,
+            "compiled": backbone.compiled,
         }
         name = hashlib.sha256(json.dumps(kind, sort_keys=True).encode()).hexdigest()[:32]
         return Shelf((self.root or cache_folder()) / "features" / name)
@@ -86,12 +81,17 @@ class Shelf:
         self._enter(images, features)
 
     def _read(self, file: Path) -> None:
-        content = file.read_bytes()
-        if hashlib.sha256(content).hexdigest() != file.stem:
+        try:
+            with file.open("rb") as content:
+                whole = hashlib.file_digest(content, "sha256").hexdigest() == file.stem
+        except OSError as error:
+            warnings.warn(f"a cache file cannot be read and is passed over: {file} ({error.strerror})", stacklevel=2)
+            return
+        if not whole:
             warnings.warn(f"a damaged cache file is removed and its features computed again: {file}", stacklevel=2)
             file.unlink(missing_ok=True)
             return
-        shard = load(content)
+        shard = load_file(file)  # mapped into memory, not copied: a shelf may be larger than what a run asks of it
         self._enter(shard["images"], shard["features"])
 
     def _enter(self, images: Tensor, features: Tensor) -> None:

@@ -27,6 +27,7 @@ class Entry:
     file: str  # in the repository
     licence: str  # SPDX, of the weights
     s_0: float | None  # separability of the reference domain
+    s_0_estimator: str  # plain or corrected for small samples: s_t must come from the same
     s_0_source: str
 
     @property
@@ -78,5 +79,6 @@ def _entry(name: str, row: dict[str, Any], table: dict[str, Any]) -> Entry:
         file=row.get("file", "model.safetensors"),
         licence=row.get("licence", "Apache-2.0"),
         s_0=row.get("s_0"),
+        s_0_estimator=row.get("s_0_estimator", ""),
         s_0_source=row.get("s_0_source", ""),
     )

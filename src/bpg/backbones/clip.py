@@ -51,13 +51,15 @@ class TextTower(nn.Module):
     def forward(self, ids: Tensor, *, context: Tensor | None = None) -> Tensor:
         """Features (n, E) of token ids (n, length), not yet of unit length.
 
-        `context` (M, d) stands between a text's opening mark and its words: learned context tokens, as in S-liPrompts.
+        `context` (M, d), or (n, M, d) with one per text, stands between a text's opening mark and its words: learned
+        tokens, as in S-liPrompts.
         """
         z = self.embedding(ids)
         ends = ids.argmax(dim=1)  # the end mark has the highest id
         if context is not None:
+            self._check_context(context, len(ids))
             z = torch.cat([z[:, :1], context.expand(len(ids), -1, -1).to(z.dtype), z[:, 1:]], dim=1)
-            z, ends = z[:, : self.config.context_length], ends + len(context)
+            z, ends = z[:, : self.config.context_length], ends + context.shape[-2]
         z = z + self.position[: z.shape[1]]
         for block in self.blocks:
             z = block(z, causal=True)
@@ -75,8 +77,19 @@ class TextTower(nn.Module):
         texts = [template.format(name.replace("_", " ")) for name in names]
         ids = tokenize(texts, context_length=self.config.context_length)
         if context is not None:
-            self._check_room(ids, len(context))
-        return F.normalize(self(ids.to(self.position.device), context=context), dim=-1)
+            self._check_context(context, len(ids))
+            self._check_room(ids, context.shape[-2])
+        return F.normalize(self(ids.to(self.position.device), context=context).float(), dim=-1)
+
+    def _check_context(self, context: Tensor, texts: int) -> None:
+        width = self.config.width
+        if context.ndim not in (2, 3) or context.shape[-1] != width or (context.ndim == 3 and len(context) != texts):
+            raise WrongUse(
+                "the context tokens do not fit",
+                wanted=f"shape (length, {width}) or ({texts}, length, {width})",
+                came=str(tuple(context.shape)),
+                remedy="The last side is the width of the text tower.",
+            )
 
     def _check_room(self, ids: Tensor, context: int) -> None:
         needed = int(ids.argmax(dim=1).max()) + 1 + context

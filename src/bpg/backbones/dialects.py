@@ -30,6 +30,7 @@ class Dialect:
     transposed: tuple[str, ...] = ()  # our names of matrices that this dialect keeps the other way round
     norm_epsilon: float = 1e-5
     has_text: bool = False
+    pixels: str = "deit_tiny_patch16_224"  # the known backbone whose pixels are assumed where no config tells
 
     def translate(self, tensors: Mapping[str, Tensor], *, where: str) -> State:
         """The tensors under our names, float32. Raises WeightsError for a key that this dialect does not have."""
@@ -39,8 +40,15 @@ class Dialect:
             name = self._our_name(key)
             if name is None:
                 unknown.append(key)
+            elif name in state:
+                raise WeightsError(
+                    f"{where} holds two tensors for one place",
+                    wanted=f"one tensor for {name}",
+                    came=f"{key} besides another",
+                    remedy="This architecture is not supported; `bpg backbones` lists those that are.",
+                )
             elif name != DROP:
-                state[name] = _float32(tensor, key, where)
+                state[name] = _with_axes(name, _float32(tensor, key, where), where)
         if unknown:
             raise WeightsError(
                 f"{where} holds tensors that this ViT has no place for",
@@ -51,7 +59,7 @@ class Dialect:
         for name in self.transposed:
             if name in state:
                 state[name] = state[name].T.contiguous()
-        return _without_batch_axes(_fused_qkv(state))
+        return _fused_qkv(state)
 
     def _our_name(self, key: str) -> str | None:
         for pattern, name in self.keys:
@@ -114,6 +122,7 @@ TIMM = Dialect(
 
 OPENCLIP = Dialect(
     name="OpenAI or OpenCLIP",
+    pixels="ViT-B-16.openai",
     sign=r"visual\.conv1\.weight",
     has_text=True,
     keys=(
@@ -136,6 +145,7 @@ OPENCLIP = Dialect(
 
 HF_CLIP = Dialect(
     name="Hugging Face CLIP",
+    pixels="ViT-B-16.openai",
     sign=r"vision_model\.embeddings\.patch_embedding\.weight",
     has_text=True,
     transposed=("vit.projection", "text.projection"),
@@ -159,6 +169,7 @@ HF_CLIP = Dialect(
 
 HF_VIT = Dialect(
     name="Hugging Face ViT",
+    pixels="google/vit-base-patch16-224",
     sign=r"(?:vit\.)?embeddings\.patch_embeddings\.projection\.weight",
     norm_epsilon=1e-12,
     keys=(
@@ -176,6 +187,16 @@ HF_VIT = Dialect(
         (rf"(?:vit\.)?layernorm\.{_W}", r"vit.norm.\1"),
         (rf"(?:pooler\.dense|vit\.pooler\.dense|classifier)\.{_W}", DROP),
     ),
+)
+
+AXES = (
+    (r"logit_scale", 0),
+    (r"vit\.class_token", 1),
+    (r"vit\.(register_tokens|position)", 2),
+    (r"vit\.patch\.weight", 4),
+    (r"text\.position|.*\.projection", 2),
+    (r".*\.(qkv|q|k|v|proj|fc1|fc2|embedding)\.weight", 2),
+    (r".*\.(bias|scale[12])|.*norm\d?\.weight", 1),
 )
 
 DIALECTS = (TIMM, OPENCLIP, HF_CLIP, HF_VIT)
@@ -292,13 +313,18 @@ def _fused_qkv(state: State) -> State:
     return state
 
 
-def _without_batch_axes(state: State) -> State:
-    """Tokens and positions without the leading axes of size 1 that some code bases keep."""
-    for name, axes in (("vit.class_token", 1), ("vit.register_tokens", 2), ("vit.position", 2)):
-        if name in state:
-            tensor = state[name]
-            state[name] = tensor.reshape(tensor.shape[tensor.ndim - axes :]) if tensor.ndim > axes else tensor
-    return state
+def _with_axes(name: str, tensor: Tensor, where: str) -> Tensor:
+    """The tensor with as many axes as its place has, without the leading ones of size 1 that some code bases keep."""
+    axes = next((count for pattern, count in AXES if re.fullmatch(pattern, name)), tensor.ndim)
+    spare = tensor.shape[: tensor.ndim - axes] if tensor.ndim > axes else ()
+    if tensor.ndim < axes or any(size != 1 for size in spare):
+        raise WeightsError(
+            f"a tensor of {where} does not fit",
+            wanted=f"{name} with {axes} axes",
+            came=f"shape {tuple(tensor.shape)}",
+            remedy="The file is damaged or belongs to another architecture: fetch it anew.",
+        )
+    return tensor.reshape(tensor.shape[len(spare) :])
 
 
 def _depth(state: State, tower: str) -> int:

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from bpg.backbones.backbone import FINISHED, Backbone, Probe, check_probes
 from bpg.backbones.cache import FeatureCache, Shelf
-from bpg.compute import available_cores
 from bpg.data.decode import decode
 from bpg.data.images import ImageSet
 from bpg.errors import WrongUse
@@ -106,6 +105,13 @@ class Survey:
     @property
     def scatter(self) -> Scatter:
         """Of the finished feature, from which s_t follows."""
+        if FINISHED not in self.scatters:
+            raise WrongUse(
+                "the finished feature was not surveyed",
+                wanted="Probe() among the probes",
+                came=", ".join(map(str, self.scatters)),
+                remedy="Add it, or ask `scatters` for another probe.",
+            )
         return self.scatters[FINISHED]
 
     @property
@@ -131,6 +137,13 @@ def survey(
     number.
     """
     check_probes(probes, backbone.depth)
+    if not probes or batch_size < 1:
+        raise WrongUse(
+            "no survey of this kind",
+            wanted="at least one probe, and a batch size of 1 or more",
+            came=f"{len(probes)} probes, batch size {batch_size}",
+            remedy="Leave both out for the usual survey.",
+        )
     if not images:
         raise WrongUse(
             "there is nothing to survey", wanted="at least one image", came="none", remedy="Check the set of images."
@@ -183,23 +196,21 @@ def _embedded(
             return _Loaded(digest, None, cached)
         return _Loaded(digest, backbone.prepare(decode(encoded, where=str(images.paths[index]))), None)
 
-    fresh: list[tuple[bytes, list[Tensor]]] = []  # features not yet on the shelves
+    fresh: dict[bytes, list[Tensor]] = {}  # features not yet on the shelves, by image
 
     def flush() -> None:
-        for shelf, rows in zip(shelves, zip(*(rows for _, rows in fresh), strict=True), strict=True):
-            shelf.add([digest for digest, _ in fresh], torch.stack(rows))
+        for at, shelf in enumerate(shelves):
+            shelf.add(list(fresh), torch.stack([rows[at] for rows in fresh.values()]))
         fresh.clear()
 
     loaded = _ahead(load, len(images), window=4 * batch_size)
     try:
         while batch := list(islice(loaded, batch_size)):
-            computed = iter(_compute(backbone, probes, [image.pixels for image in batch if image.pixels is not None]))
-            rows: list[list[Tensor]] = []
-            for image in batch:
-                row = image.cached if image.cached is not None else next(computed)
-                if shelves and image.cached is None:
-                    fresh.append((image.digest, row))
-                rows.append(row)
+            wanted = {i.digest: i.pixels for i in batch if i.pixels is not None and i.digest not in fresh}
+            computed = dict(zip(wanted, _compute(backbone, probes, list(wanted.values())), strict=True))
+            rows = [i.cached or computed.get(i.digest) or fresh[i.digest] for i in batch]
+            if shelves:
+                fresh |= computed
             yield {probe: torch.stack([row[at] for row in rows]) for at, probe in enumerate(probes)}
             if len(fresh) >= FLUSH:
                 flush()
@@ -219,7 +230,7 @@ def _compute(backbone: Backbone, probes: Sequence[Probe], pixels: list[Tensor]) 
 
 def _ahead(load: Callable[[int], _Loaded], count: int, *, window: int) -> Generator[_Loaded, None, None]:
     """`load` of 0 to count - 1 in order, up to `window` of them under way in threads."""
-    with ThreadPoolExecutor(max_workers=available_cores(), thread_name_prefix="bpg-read") as pool:
+    with ThreadPoolExecutor(max_workers=torch.get_num_threads(), thread_name_prefix="bpg-read") as pool:
         futures: deque[Future[_Loaded]] = deque()
         try:
             for index in range(count):

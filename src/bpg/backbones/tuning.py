@@ -1,35 +1,38 @@
-"""What an expert may do to the frozen ViT, site by site. Every method of the field is a value of `Tuning`.
+"""What an expert may do to the frozen ViT, site by site. No method needs a ViT of its own.
 
 | site | what acts there |
 |---|---|
 | `tokens` | tokens added once, before block 0; they carry no position |
 | `prefix[l]` | keys and values put before block l's own, in token space or already projected |
-| `branch[l]` at `attention`, `mlp`, `block` | a part beside the attention, beside the MLP, or behind the block |
+| `branch[l]` at `attention`, `mlp` | a part beside it, fed the same normalised tokens |
+| `branch[l]` at `residual` | a part beside the MLP, fed the residual stream before the norm |
+| `branch[l]` at `block` | a part behind the block |
 | `final` | a part behind the last norm |
 | `delta[l]` at `q`, `k`, `v`, `proj`, `fc1`, `fc2` | a change of that linear map |
 | `readout` | which tokens are read: the class token, the added tokens, or all |
 
-`tokens` and `prefix[l]` hold tensors, or a function of the frozen query that returns one prompt per sample (L2P,
-DualPrompt, CODA-P, C-Prompt). With nothing set, the forward is the plain ViT, bit for bit.
+Where prompts are chosen by looking at the image (L2P, DualPrompt, CODA-P, C-Prompt), a function of the frozen query
+takes the place of the tuning: it returns one, with one prompt per sample. With nothing set, the forward is the plain
+ViT, bit for bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from torch import Tensor
 
 from bpg.errors import DeviceError, TuningError
 
-Place = Literal["attention", "mlp", "block"]
+Place = Literal["attention", "mlp", "residual", "block"]
 Linear = Literal["q", "k", "v", "proj", "fc1", "fc2"]
 Readout = Literal["class", "tokens", "all"]
 Part = Callable[[Tensor], Tensor]  # (..., d_in) -> (..., d_out), each token by itself: an adapter, a LoRA pair
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Prefix:
     """Keys and values put before a block's own, each (P, d), or (B, P, d) with one prefix per sample.
 
@@ -42,69 +45,53 @@ class Prefix:
     projected: bool
 
 
-TokensOf = Callable[[Tensor], Tensor]  # frozen query (B, d) -> tokens (B, M, d)
-PrefixOf = Callable[[Tensor], Prefix]  # frozen query (B, d) -> one prefix per sample
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tuning:
     """What acts at each site of a ViT. Blocks are counted from 0; what is not named stays plain."""
 
-    tokens: Tensor | TokensOf | None = None  # (M, d), or (B, M, d) with one prompt per sample
-    prefix: Mapping[int, Prefix | PrefixOf] = field(default_factory=dict)
+    tokens: Tensor | None = None  # (M, d), or (B, M, d) with one prompt per sample
+    prefix: Mapping[int, Prefix] = field(default_factory=dict)
     branch: Mapping[int, Mapping[Place, Part]] = field(default_factory=dict)
     final: Part | None = None
     delta: Mapping[int, Mapping[Linear, Part]] = field(default_factory=dict)
     readout: Readout = "class"
-
-    @property
-    def asks_query(self) -> bool:
-        """Whether a site waits for the frozen query."""
-        return callable(self.tokens) or any(callable(prefix) for prefix in self.prefix.values())
-
-    def answer(self, query: Tensor) -> Tuning:
-        """This tuning with every function of the query replaced by what it returns for `query` (B, d)."""
-        return replace(
-            self,
-            tokens=self.tokens(query) if callable(self.tokens) else self.tokens,
-            prefix={block: p(query) if callable(p) else p for block, p in self.prefix.items()},
-        )
 
     def check(self, embedded: Tensor, *, depth: int) -> None:
         """Raise TuningError unless this fits a ViT of `depth` blocks that is given `embedded` (B, n, d)."""
         for site, blocks in (("prefix", self.prefix), ("branch", self.branch), ("delta", self.delta)):
             for block in blocks:
                 _check_name(f"{site}[{block}]", block, tuple(range(depth)))
-        for block, places in self.branch.items():
-            for place in places:
-                _check_name(f"branch[{block}]", place, get_args(Place))
-        for block, linears in self.delta.items():
-            for linear in linears:
-                _check_name(f"delta[{block}]", linear, get_args(Linear))
+        for site, blocks, known in (("branch", self.branch, Place), ("delta", self.delta, Linear)):
+            for block, parts in blocks.items():
+                for name, part in parts.items():
+                    _check_name(f"{site}[{block}]", name, get_args(known))
+                    _check_kind(
+                        f"{site}[{block}][{name}]", part, callable(part), "a module or a function of the tokens"
+                    )
+        _check_kind("final", self.final, self.final is None or callable(self.final), "a module or a function, or None")
         _check_name("readout", self.readout, get_args(Readout))
-        if isinstance(self.tokens, Tensor):
+        _check_kind("tokens", self.tokens, self.tokens is None or isinstance(self.tokens, Tensor), "a tensor or None")
+        if self.tokens is not None:
             _check_tensor("tokens", self.tokens, embedded)
-        elif self.readout == "tokens" and self.tokens is None:
+        elif self.readout == "tokens":
             raise TuningError(
-                "there are no added tokens to read",
-                wanted="`tokens` with readout='tokens'",
-                came="no tokens",
-                remedy="Set `tokens`.",
+                "there are no added tokens to read", wanted="tokens to read", came="none", remedy="Set `tokens`."
             )
         for block, prefix in self.prefix.items():
-            if isinstance(prefix, Prefix):
-                _check_tensor(f"prefix[{block}].keys", prefix.keys, embedded)
-                _check_tensor(f"prefix[{block}].values", prefix.values, embedded)
-                if prefix.keys.shape != prefix.values.shape:
-                    raise TuningError(
-                        f"prefix[{block}] has unequal parts",
-                        wanted=f"values of the keys' shape {tuple(prefix.keys.shape)}",
-                        came=str(tuple(prefix.values.shape)),
-                        remedy="Each key needs its value.",
-                    )
+            _check_kind(f"prefix[{block}]", prefix, isinstance(prefix, Prefix), "a Prefix")
+            _check_tensor(f"prefix[{block}].keys", prefix.keys, embedded)
+            _check_tensor(f"prefix[{block}].values", prefix.values, embedded)
+            if prefix.keys.shape != prefix.values.shape:
+                raise TuningError(
+                    f"prefix[{block}] has unequal parts",
+                    wanted=f"values of the keys' shape {tuple(prefix.keys.shape)}",
+                    came=str(tuple(prefix.values.shape)),
+                    remedy="Each key needs its value.",
+                )
 
 
 PLAIN = Tuning()
+TuningOf = Callable[[Tensor], Tuning]  # frozen query (B, d) -> a tuning with one prompt per sample
 
 
 def _check_name(site: str, name: int | str, known: tuple[int | str, ...]) -> None:
@@ -112,6 +99,16 @@ def _check_name(site: str, name: int | str, known: tuple[int | str, ...]) -> Non
         listed = f"0 to {known[-1]}" if known and known[0] == 0 else ", ".join(map(str, known))
         raise TuningError(
             f"the ViT has no site {site}", wanted=listed, came=repr(name), remedy="Name a site that this ViT has."
+        )
+
+
+def _check_kind(site: str, value: object, fits: bool, wanted: str) -> None:
+    if not fits:
+        raise TuningError(
+            f"{site} is of the wrong kind",
+            wanted=wanted,
+            came=type(value).__name__,
+            remedy="A function of the frozen query stands in the place of the whole tuning, not at a site.",
         )
 
 

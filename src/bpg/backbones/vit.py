@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from bpg.backbones.tuning import PLAIN, Linear, Part, Place, Prefix, Tuning
+from bpg.backbones.tuning import PLAIN, Linear, Part, Place, Prefix, Tuning, TuningOf
 from bpg.config import settings
 from bpg.errors import DeviceError, WrongUse
 
@@ -110,6 +110,8 @@ class Block(nn.Module):
         z = h + _scaled(self._mlp(u, delta), self.scale2)
         if "mlp" in branch:  # eq:vit_layer_adapter
             z = z + branch["mlp"](u)
+        if "residual" in branch:
+            z = z + branch["residual"](h)
         if "block" in branch:
             z = z + branch["block"](z)
         return z
@@ -140,7 +142,7 @@ class Block(nn.Module):
         return _changed(self.fc2(hidden), hidden, delta.get("fc2"))
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)  # (B, heads, n, d / heads)
+        return x.view(*x.shape[:-1], self.heads, x.shape[-1] // self.heads).transpose(1, 2)  # (B, heads, n, d / heads)
 
 
 class ViT(nn.Module):
@@ -168,17 +170,17 @@ class ViT(nn.Module):
         self.norm = nn.LayerNorm(c.width, eps=c.norm_epsilon)
         self.projection = nn.Parameter(torch.zeros(c.width, c.projection)) if c.projection else None
 
-    def forward(self, images: Tensor, tuning: Tuning = PLAIN, *, query: Tensor | None = None) -> Tensor:
+    def forward(self, images: Tensor, tuning: Tuning | TuningOf = PLAIN, *, query: Tensor | None = None) -> Tensor:
         """Features (B, d) of the class token, or tokens (B, n, d) where `tuning.readout` asks for them.
 
-        `query` (B, d) is what the functions in `tuning` are asked with: the plain feature unless it is given.
+        A `tuning` that is a function is asked with `query` (B, d): the plain feature unless another is given.
         """
         embedded = self.embed(images)
-        if tuning.asks_query:
+        if not isinstance(tuning, Tuning):
             if query is None:
                 with torch.no_grad():
                     query = self.read(self.encode(embedded))
-            tuning = tuning.answer(query)
+            tuning = tuning(query)
         return self.read(self.encode(embedded, tuning), tuning)
 
     def embed(self, images: Tensor) -> Tensor:
@@ -202,15 +204,14 @@ class ViT(nn.Module):
         """Tokens (B, n, d) after block 0, after block 1, and so on: whoever has seen enough stops asking."""
         tuning.check(embedded, depth=self.config.depth)
         z = embedded
-        if isinstance(tuning.tokens, Tensor):  # z^(0) = [class, patches, p_t]
+        if tuning.tokens is not None:  # z^(0) = [class, patches, p_t]
             z = torch.cat([z, tuning.tokens.expand(len(z), -1, -1).to(z.dtype)], dim=1)
         if self.pre_norm is not None:
             z = self.pre_norm(z)
         for index, block in enumerate(self.blocks):
-            prefix = tuning.prefix.get(index)
             z = block(
                 z,
-                prefix=prefix if isinstance(prefix, Prefix) else None,
+                prefix=tuning.prefix.get(index),
                 branch=tuning.branch.get(index, NOTHING),
                 delta=tuning.delta.get(index, NOTHING),
             )

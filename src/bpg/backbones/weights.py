@@ -28,12 +28,13 @@ from bpg.backbones.catalogue import Entry, catalogue, find
 from bpg.backbones.clip import TextConfig, TextTower
 from bpg.backbones.dialects import OPENCLIP, Dialect, State, check_complete, recognise, text_shape, vit_shape
 from bpg.backbones.vit import ViT, ViTConfig, resize_positions
-from bpg.compute import Precision
+from bpg.compute import Precision, choose_device
 from bpg.config import parse
 from bpg.data.transforms import Preprocessing
 from bpg.errors import BPGError, UnknownName, WeightsError, WeightsNotFound, WrongUse
 
 SIDECARS = ("config.json", "open_clip_config.json", "preprocessor_config.json")
+UNSUPPORTED = "This architecture is not supported, or its config is wrong; `bpg backbones` lists those that are."
 WEIGHT_FILES = ("model.safetensors", "open_clip_model.safetensors")
 
 
@@ -63,6 +64,7 @@ def load_backbone(
     *,
     architecture: str | None = None,
     image_size: int | None = None,
+    preprocessing: Preprocessing | None = None,
     device: str | torch.device = "cpu",
     precision: Precision = "float32",
     compiled: bool = False,
@@ -72,22 +74,26 @@ def load_backbone(
     """The frozen backbone that `source` names: a known name, a safetensors file, a folder, or a hub repository.
 
     `architecture` is a known name that says what a bare file holds. `image_size` other than the weights' own resizes
-    the position embeddings. `precision` and `compiled` trade exactness for speed. `revision` and `local_files_only`
-    go to the hub.
+    the position embeddings; `preprocessing` takes the place of the weights' own. `precision` and `compiled` trade
+    exactness for speed. `revision` and `local_files_only` go to the hub.
     """
+    device = choose_device(device) if isinstance(device, str) else device
     checkpoint = locate(source, architecture=architecture, revision=revision, local_files_only=local_files_only)
     where = str(checkpoint.file)
     tensors = read_tensors(checkpoint.file)
     dialect = recognise(tensors, where=where)
     state = dialect.translate(tensors, where=where)
-    hints = _hints(checkpoint, dialect, tensors)
-    vit_config = _vit_config(state, hints, dialect, where)
-    text_config = _text_config(state, hints, dialect, where) if dialect.has_text else None
+    try:
+        hints = _hints(checkpoint, dialect, tensors)
+        vit_config = _vit_config(state, hints, dialect, where)
+        text_config = _text_config(state, hints, dialect, where) if dialect.has_text else None
+    except WrongUse as error:  # the file's settings are wrong, not the user's
+        raise WeightsError(error.problem, wanted=error.wanted, came=error.came, remedy=UNSUPPORTED) from error
     if checkpoint.entry is not None:
         _check_entry(checkpoint.entry, vit_config, text_config, where)
 
-    preprocessing = hints.preprocessing or Preprocessing(size=vit_config.image_size)
-    size = image_size or preprocessing.size
+    pixels = preprocessing or hints.preprocessing or _assumed_pixels(dialect, vit_config, where)
+    size = image_size or pixels.size
     vit_config, state["vit.position"] = _at_size(vit_config, state["vit.position"], size)
     logit_scale = float(state.pop("logit_scale").exp()) if "logit_scale" in state else None
     with torch.device("meta"):
@@ -98,7 +104,7 @@ def load_backbone(
     towers.load_state_dict(state, assign=True)
     backbone = Backbone(
         vit,
-        replace(preprocessing, size=size),
+        replace(pixels, size=size),
         name=checkpoint.name,
         text=text,
         logit_scale=logit_scale,
@@ -114,12 +120,15 @@ def locate(
 ) -> Checkpoint:
     """The weights file of `source`, fetched from the hub if it must be."""
     named = find(architecture) if architecture else None
+    if isinstance(source, str) and source in catalogue():  # a folder of that name does not stand in its way
+        return _known(catalogue()[source], revision, local_files_only)
     path = Path(source).expanduser()
     if path.is_file():
         entry = named or _entry_of_stem(path.stem)
         return Checkpoint(path, path.stem, entry, {} if entry else _read_sidecars(path.parent))
     if path.is_dir():
-        files = [path / file for file in WEIGHT_FILES if (path / file).is_file()] or sorted(path.glob("*.safetensors"))
+        files = [path / file for file in WEIGHT_FILES if (path / file).is_file()][:1]
+        files = files or sorted(path.glob("*.safetensors"))
         if len(files) != 1:
             raise WeightsNotFound(
                 f"{path} is no checkpoint folder",
@@ -139,6 +148,10 @@ def locate(
         if name.count("/") != 1:
             raise
         return _from_repository(name, named, revision, local_files_only)
+    return _known(entry, revision, local_files_only)
+
+
+def _known(entry: Entry, revision: str | None, local_files_only: bool) -> Checkpoint:
     file = _own_copy(entry) if revision is None else None
     return Checkpoint(file or _fetch(entry.hub, entry.file, revision, local_files_only), entry.name, entry)
 
@@ -194,9 +207,11 @@ def _from_repository(repository: str, named: Entry | None, revision: str | None,
     """The one weights file of a hub repository, and the configs beside it."""
     from huggingface_hub.errors import EntryNotFoundError
 
-    def fetched(files: tuple[str, ...]) -> dict[str, Path]:
+    def fetched(files: tuple[str, ...], *, enough: int) -> dict[str, Path]:
         found: dict[str, Path] = {}
         for file in files:
+            if len(found) == enough:
+                break
             try:
                 found[file] = _fetch(repository, file, revision, local_files_only)
             except WeightsNotFound as error:
@@ -205,7 +220,7 @@ def _from_repository(repository: str, named: Entry | None, revision: str | None,
                     raise
         return found
 
-    weights = fetched(WEIGHT_FILES)
+    weights = fetched(WEIGHT_FILES, enough=1)
     if not weights:
         raise WeightsNotFound(
             f"the repository {repository} has no weights that can be read",
@@ -213,7 +228,7 @@ def _from_repository(repository: str, named: Entry | None, revision: str | None,
             came="neither, on the hub or in its cache",
             remedy="Choose a repository with a single safetensors file, or go online once to fetch it.",
         )
-    sidecars = {file: _read_json(path) for file, path in fetched(SIDECARS).items()}
+    sidecars = {file: _read_json(path) for file, path in fetched(SIDECARS, enough=len(SIDECARS)).items()}
     return Checkpoint(next(iter(weights.values())), repository, named, sidecars)
 
 
@@ -312,8 +327,9 @@ def _config_hints(config: dict[str, Any]) -> Hints:
         known = next((entry.vit for entry in catalogue().values() if entry.architecture == name), None)
         if known is not None:
             shape = Hints(known.heads, known.activation, known.norm_epsilon)
-        else:
-            shape = Hints(activation="quick_gelu" if "quickgelu" in name else "gelu")  # timm tells them by name
+        else:  # timm tells the activations apart by name; OpenAI's own weights have one only
+            origin = config.get("pretrained_cfg", config).get("tag", "")
+            shape = Hints(activation="quick_gelu" if "quickgelu" in name or "openai" in origin else "gelu")
         return replace(shape, preprocessing=_timm_pixels(config.get("pretrained_cfg", config)))
     vision, text = config.get("vision_config", config), config.get("text_config", {})
     return Hints(
@@ -357,16 +373,26 @@ def _hf_pixels(config: dict[str, Any]) -> Preprocessing:
     size, crop = config["size"], config.get("crop_size")
     resized = size if isinstance(size, int) else size.get("shortest_edge", size.get("height"))
     cropped = crop if isinstance(crop, int) else (crop or {}).get("height", resized)
-    centred = config.get("do_center_crop", False)
+    cut = config.get("do_center_crop", False)
+    resample = config.get("resample", 3)
+    if resample not in (2, 3):
+        raise ValueError(f"resample {resample}, where only 2 (bilinear) and 3 (bicubic) are known")
+    normalised = config.get("do_normalize", True)
     values = {
-        "size": cropped if centred else resized,
-        "mean": config["image_mean"],
-        "std": config["image_std"],
-        "interpolation": {2: "bilinear", 3: "bicubic"}.get(config.get("resample", 3), "bicubic"),
-        "crop": "center" if centred else "squash",
-        "crop_fraction": cropped / resized if centred else 1.0,
+        "size": cropped if cut else resized,
+        "mean": config["image_mean"] if normalised else (0, 0, 0),
+        "std": config["image_std"] if normalised else (1, 1, 1),
+        "interpolation": {2: "bilinear", 3: "bicubic"}[resample],
+        "crop": "center" if cut or (isinstance(size, dict) and "shortest_edge" in size) else "squash",
+        "crop_fraction": cropped / resized if cut else 1.0,
     }
     return parse(Preprocessing, values, where="preprocessor_config.json")
+
+
+def _assumed_pixels(dialect: Dialect, vit: ViTConfig, where: str) -> Preprocessing:
+    assumed = replace(find(dialect.pixels).preprocessing, size=vit.image_size)
+    warnings.warn(f"{where} does not tell its pixels: taking mean {assumed.mean} and std {assumed.std}", stacklevel=3)
+    return assumed
 
 
 def _vit_config(state: State, hints: Hints, dialect: Dialect, where: str) -> ViTConfig:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -37,13 +39,21 @@ app = typer.Typer(
 )
 
 
+def _device(name: str) -> str:
+    """Refuse what cannot be a device, without asking torch which ones there are."""
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
+        raise typer.BadParameter(f"{name!r} is no device: wanted auto, cpu, cuda, cuda:N or mps")
+    return name
+
+
 @dataclass(frozen=True, slots=True)
 class Common:
     """The options that mean the same in every verb."""
 
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps; auto takes a GPU if there is one.")] = (
-        "auto"
-    )
+    device: Annotated[
+        str,
+        typer.Option(callback=_device, help="auto, cpu, cuda, cuda:N or mps; auto takes a GPU if there is one."),
+    ] = "auto"
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores if not given.")] = None
     seed: Annotated[int, typer.Option(min=0, help="The only source of randomness: same seed, same result.")] = 0
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False
@@ -101,11 +111,15 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    from bpg.cli import verbs  # noqa: F401  (registers the verbs)
-
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     debug, as_json = "--debug" in given, "--json" in given
+    quiet = not {"--quiet", "-q"}.isdisjoint(given)
+    shown = warnings.showwarning
+    if not debug:  # with --debug, warnings say where they come from
+        warnings.showwarning = _silence if quiet else _remark
     try:
+        from bpg.cli import verbs  # noqa: F401  (registers the verbs)
+
         result = typer.main.get_command(app).main(given, prog_name="bpg", standalone_mode=False)
         sys.stdout.flush()
         if result == INTERRUPTED:  # newer Typers turn an interrupt into an exit by themselves
@@ -131,6 +145,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "remedy": "This is a fault of bpg's: run again with --debug and report the traceback.",
         }
         return _failed(error, 1, parts, debug, as_json)
+    finally:
+        warnings.showwarning = shown
+
+
+def _remark(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"note: {message}", file=sys.stderr)
+
+
+def _silence(*_: Any, **__: Any) -> None:
+    pass
 
 
 def _failed(error: Exception, code: int, parts: dict[str, str], debug: bool, as_json: bool) -> int:

@@ -13,7 +13,7 @@ from bpg.backbones.clip import TextTower
 from bpg.backbones.vit import ViT
 from bpg.backbones.weights import on_disk
 
-TABLE = ("name", "parameters", "megabytes", "pixels", "text", "licence", "s_0", "on_disk")
+TABLE = ("name", "parameters", "megabytes", "pixels", "text", "licence", "s_0", "estimator", "on_disk")
 
 
 def describe_known() -> list[dict[str, object]]:
@@ -52,6 +52,7 @@ def _row(entry: Entry) -> dict[str, object]:
         "text": entry.text is not None,
         "licence": entry.licence,
         "s_0": entry.s_0,
+        "estimator": entry.s_0_estimator or None,
         "on_disk": found is not None,
         "s_0_source": entry.s_0_source,
         "source": f"{entry.hub}/{entry.file}",

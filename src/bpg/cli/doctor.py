@@ -10,6 +10,8 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
+
 import bpg
 from bpg.errors import BPGError
 
@@ -40,38 +42,49 @@ def examine(*, device: str, threads: int | None) -> Examination:
     """Examine this installation and this machine."""
     found = Examination()
     _examine_packages(found)
-    _examine_machine(found, device, threads)
+    if _examine_torch(found):
+        _examine_machine(found, device, threads)
+        _examine_weights(found)
     _examine_folders(found)
-    _examine_weights(found)
     return found
 
 
 def _examine_packages(found: Examination) -> None:
     rows: dict[str, object] = {"bpg": bpg.__version__, "python": platform.python_version()}
-    for requirement in requires(DISTRIBUTION) or []:
-        if "extra ==" in requirement:
+    for requirement in map(Requirement, requires(DISTRIBUTION) or []):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        name = requirement.split(">")[0].split("<")[0].split("=")[0].split(";")[0].strip()
         try:
-            rows[name] = version(name)
+            rows[requirement.name] = installed = version(requirement.name)
         except PackageNotFoundError:
-            rows[name] = None
-            found.faults.append(Fault(f"{name} is not installed", f"Install it: pip install '{requirement}'."))
+            rows[requirement.name] = None
+            problem = f"{requirement.name} is not installed"
+        else:
+            if requirement.specifier.contains(installed, prereleases=True):
+                continue
+            problem = f"{requirement.name} {installed} is not {requirement.specifier}"
+        found.faults.append(Fault(problem, f"Install it: pip install '{requirement.name}{requirement.specifier}'."))
     found.sections["packages"] = rows
+
+
+def _examine_torch(found: Examination) -> bool:
+    try:
+        import torch  # noqa: F401
+    except Exception as error:  # a broken build raises nearly anything
+        found.faults.append(
+            Fault(f"torch cannot be imported ({error})", "Install it anew: pip install --force-reinstall torch.")
+        )
+        return False
+    return True
 
 
 def _examine_machine(found: Examination, device: str, threads: int | None) -> None:
     rows: dict[str, object] = {"system": f"{platform.system()} {platform.machine()}"}
     found.sections["machine"] = rows
-    try:
-        import torch
+    import torch
 
-        from bpg.compute import available_cores, choose_device, set_threads
-    except ImportError as error:
-        found.faults.append(
-            Fault(f"torch cannot be imported ({error})", "Install it anew: pip install --force-reinstall torch.")
-        )
-        return
+    from bpg.compute import available_cores, choose_device, set_threads
+
     rows["cores"] = available_cores()
     rows["threads"] = set_threads(threads)
     try:
@@ -101,9 +114,11 @@ def _examine_machine(found: Examination, device: str, threads: int | None) -> No
 
 
 def _examine_folders(found: Examination) -> None:
-    from bpg.backbones.cache import cache_folder
+    from huggingface_hub import constants
 
-    hub = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
+    from bpg.folders import cache_folder
+
+    hub = Path(constants.HF_HUB_CACHE)
     rows: dict[str, object] = {}
     for name, folder in (("bpg cache ($BPG_CACHE)", cache_folder()), ("hub cache ($HF_HOME)", hub)):
         existing = next(path for path in (folder, *folder.parents) if path.exists())
@@ -111,7 +126,7 @@ def _examine_folders(found: Examination) -> None:
         rows[name] = f"{folder} ({free:.0f} GiB free)"
         if not existing.is_dir() or not os.access(existing, os.W_OK):
             found.faults.append(
-                Fault(f"{folder} cannot be written", f"Point {name.split('$')[1][:-1]} to a folder of yours.")
+                Fault(f"{folder} cannot be written", f"Point {name.split('$')[1][:-1]} elsewhere.", fatal=False)
             )
         elif free < 1:
             found.faults.append(

@@ -75,7 +75,7 @@ def backbones(
             print_json(rows)
         else:
             print_table(rows, columns=TABLE)
-            common.say("s_0 is shown where it was measured: `bpg backbones --json` tells how.")
+            common.say("s_0 is shown where it is known: `bpg backbones --json` tells where it comes from.")
         return
     from bpg.backbones.weights import load_backbone
     from bpg.cli.backbones import describe

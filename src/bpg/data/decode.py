@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 
 import numpy as np
 import torch
@@ -19,10 +18,10 @@ def decode(encoded: bytes, *, where: str) -> Tensor:
     Images are turned as their EXIF entry says; transparent ones are laid on white; 16-bit ones keep their upper byte.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(encoded)) as image:
-                rgb = _to_rgb(ImageOps.exif_transpose(image))
+        with Image.open(io.BytesIO(encoded)) as image:
+            if Image.MAX_IMAGE_PIXELS is not None and image.width * image.height > Image.MAX_IMAGE_PIXELS:
+                raise ValueError(f"{image.width} x {image.height} pixels: a decompression bomb")
+            rgb = _to_rgb(ImageOps.exif_transpose(image))
     # Pillow's decoders raise nearly anything on broken input (SyntaxError and struct.error among them)
     except Exception as error:
         raise ImageError(

@@ -29,6 +29,14 @@ class ImageSet:
                 came=f"{len(self.labels)} labels",
                 remedy="Give each image exactly one label.",
             )
+        if len(set(self.classes)) != len(self.classes):
+            twice = sorted({name for name in self.classes if self.classes.count(name) > 1})
+            raise WrongUse(
+                "two labels have one name",
+                wanted="a name of its own for each class",
+                came=f"{', '.join(twice[:3])} more than once",
+                remedy="Name the classes apart, or give their images one label.",
+            )
         if self.labels and not 0 <= min(self.labels) <= max(self.labels) < len(self.classes):
             raise WrongUse(
                 "a label has no class",

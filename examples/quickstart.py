@@ -6,8 +6,8 @@ well they work.
 
 from __future__ import annotations
 
+import json
 import tempfile
-import warnings
 from pathlib import Path
 
 import torch
@@ -68,13 +68,15 @@ def small_checkpoint(folder: Path) -> Path:
             shapes[f"blocks.{block}.{part}.weight"] = shape
             shapes[f"blocks.{block}.{part}.bias"] = shape[:1]
     tensors = {name: 0.06 * torch.randn(shape, generator=torch_generator) for name, shape in shapes.items()}
-    save_file(tensors, folder / "small_vit.safetensors")
-    return folder / "small_vit.safetensors"
+    save_file(tensors, folder / "model.safetensors")
+    pixels = {"input_size": [3, 64, 64], "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "crop_pct": 1.0}
+    config = {"architecture": "small_vit", "model_args": {"num_heads": 2}, "pretrained_cfg": pixels}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the file has no config: two heads of 64 channels are assumed
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         backbone = bpg.load_backbone(small_checkpoint(folder))
         size, side = sum(p.numel() for p in backbone.parameters()), backbone.preprocessing.size

@@ -10,6 +10,7 @@ import torch
 from bpg.errors import DeviceError, WrongUse
 
 Precision = Literal["float32", "bfloat16", "float16"]
+MOST_THREADS = 512
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 
@@ -50,9 +51,12 @@ def choose_device(name: str = "auto") -> torch.device:
 
 def set_threads(count: int | None) -> int:
     """Use `count` CPU threads, all cores when None, and say how many that is."""
-    if count is not None and count < 1:
+    if count is not None and not 1 <= count <= MOST_THREADS:
         raise WrongUse(
-            "too few threads", wanted="1 or more", came=str(count), remedy="Leave --threads out to use every core."
+            "no such number of threads",
+            wanted=f"1 to {MOST_THREADS}",
+            came=str(count),
+            remedy="Leave --threads out to use every core.",
         )
     torch.set_num_threads(count or available_cores())
     return torch.get_num_threads()

@@ -65,4 +65,4 @@ def _fault(fault: dict[str, Any], known: list[str]) -> str:
     if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         near = get_close_matches(path.rsplit(".", 1)[-1], known, n=1)
         return f"{path}: no such setting" + (f", did you mean {near[0]}?" if near else "")
-    return f"{path}: {fault['msg'][:1].lower()}{fault['msg'][1:]}"
+    return f"{path}: {fault['msg'][:1].lower()}{fault['msg'][1:]}, not {fault['input']!r}"

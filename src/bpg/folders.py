@@ -9,5 +9,5 @@ from pathlib import Path
 def cache_folder() -> Path:
     """Where bpg keeps what it can compute again: `$BPG_CACHE`, or `bpg` in the user's cache folder."""
     if os.environ.get("BPG_CACHE"):
-        return Path(os.environ["BPG_CACHE"]).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bpg"
+        return Path(os.path.expanduser(os.environ["BPG_CACHE"]))
+    return Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "bpg"

@@ -86,6 +86,8 @@ def test_version() -> None:
         (["doctor", "--threads", "0"], "--threads"),
         (["doctor", "--threads", "many"], "--threads"),
         (["doctor", "surplus"], "surplus"),
+        (["doctor", "--threads", "100000"], "--threads"),
+        (["backbones", "--architecture", "x"], "need a NAME or FILE"),
         (["backbones", "deit_tny_patch16_224"], "Did you mean deit_tiny_patch16_224"),
         (["backbones", "--device", "gpu"], "'gpu' is no device"),
         (["doctor", "--device", "gpu"], "'gpu' is no device"),
@@ -141,7 +143,8 @@ def test_doctor_speaks_without_torch() -> None:
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert found.returncode == 1
     assert "WRONG: torch cannot be imported" in found.stdout
-    assert "pip install --force-reinstall torch" in found.stdout
+    assert "pip install --force-reinstall 'torch" in found.stdout
+    assert "folders\n" in found.stdout  # what needs no torch is examined all the same
     assert found.stderr == ""
 
 
@@ -200,6 +203,18 @@ def test_backbones_loads_and_describes_one(weights: Path) -> None:
     assert by_file["preprocessing"]["size"] == 96
     assert by_file["sha256"] != by_name["sha256"]
     assert "preprocessing" in bpg("backbones", str(file)).stdout
+
+
+def test_a_full_disk_is_not_called_a_fault_of_ours() -> None:
+    found = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m bpg backbones > /dev/full"], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 1
+    assert "the system refused" in found.stderr
+    closed = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m bpg backbones >&-"], capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in closed.stderr
 
 
 def test_a_closed_pipe_is_no_drama() -> None:

@@ -126,6 +126,46 @@ def test_class_features_are_open_clips_for_the_same_texts(tmp_path: Path) -> Non
         assert_close(ours.class_features(["alarm_clock", "dog"]), wanted, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("tower", "setting"),
+    [
+        ("vision_cfg", {"pool_type": "avg"}),
+        ("vision_cfg", {"norm_kwargs": {"eps": 1e-3}}),
+        ("text_cfg", {"pool_type": "last"}),
+        ("text_cfg", {"no_causal_mask": True}),
+    ],
+)
+def test_an_open_clip_that_computes_something_else_is_refused(
+    tower: str, setting: dict[str, object], tmp_path: Path
+) -> None:
+    save_model(openclip_model(quick=True), tmp_path / "open_clip_model.safetensors")
+    config = {"model_cfg": SMALL | {tower: {**SMALL[tower], **setting}}}  # type: ignore[dict-item]
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    with pytest.raises(WeightsError, match=f"does not have: {next(iter(setting))}"):
+        load_backbone(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["vision_config", "vision_config_dict"])
+def test_each_tower_of_a_hugging_face_clip_has_its_own_settings(form: str, tmp_path: Path) -> None:
+    transformers = oracle("transformers")
+    tower = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "hidden_size": 64}
+    vision = tower | {"image_size": 32, "patch_size": 16, "hidden_act": "gelu", "layer_norm_eps": 1e-4}
+    config = transformers.CLIPConfig(vision_config=vision, text_config=tower | {"hidden_act": "quick_gelu"})
+    theirs = shaken(transformers.CLIPModel(config), scale=0.02).eval()
+    theirs.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    if form == "vision_config_dict":  # as the oldest files have it
+        written |= {"vision_config_dict": written["vision_config"], "vision_config": None}
+        (tmp_path / "config.json").write_text(json.dumps(written))
+    with pytest.warns(UserWarning, match="pixels"):
+        ours = load_backbone(tmp_path)
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        image_features = theirs.visual_projection(theirs.vision_model(images).pooler_output)
+        text_features = theirs.text_projection(theirs.text_model(tokenize(TEXTS)).pooler_output)
+        same_features(ours, image_features, text_features, images)
+
+
 @pytest.fixture
 def small_clip(tmp_path: Path) -> Backbone:
     save_model(openclip_model(quick=True), tmp_path / "open_clip_model.safetensors")

@@ -12,6 +12,7 @@ from PIL import Image
 
 from bpg import ImageSet, read_list
 from bpg.data.decode import decode
+from bpg.data.transforms import Preprocessing, evaluation
 from bpg.errors import ImageError, WrongUse
 
 RED = (200, 30, 40)
@@ -79,6 +80,29 @@ def test_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         decode(encoded(Image.new("RGB", (40, 40)), "PNG"), where="bomb.png")
 
 
+def test_other_formats_are_named() -> None:
+    with pytest.raises(ImageError, match="a GIF file"):
+        decode(encoded(Image.new("RGB", (8, 8)), "GIF"), where="test")
+    with pytest.raises(ImageError, match="unknown format"):
+        decode(b"%!PS-nothing of the kind", where="test")
+
+
+@pytest.mark.parametrize("shape", [(1, 5000), (5000, 1), (1, 1), (2, 65000)])
+def test_thin_images_stay_small(shape: tuple[int, int]) -> None:
+    pixels = torch.full((3, *shape), 100, dtype=torch.uint8)
+    found = evaluation(pixels, Preprocessing(size=224, mean=(0, 0, 0), std=(1, 1, 1)))
+    assert found.shape == (3, 224, 224)
+    assert found.unique().tolist() == pytest.approx([100 / 255])
+
+
+@pytest.mark.parametrize(
+    "pixels", [torch.zeros(3, 8, 8), torch.zeros(1, 8, 8, dtype=torch.uint8), torch.zeros(3, 0, 8, dtype=torch.uint8)]
+)
+def test_what_is_no_image_is_not_prepared(pixels: torch.Tensor) -> None:
+    with pytest.raises(WrongUse, match="no pixels of an image"):
+        evaluation(pixels, Preprocessing())
+
+
 def write_list(folder: Path, *lines: str, classes: str | None = None) -> Path:
     (folder / "list.txt").write_text("\n".join(lines))
     if classes is not None:
@@ -106,6 +130,7 @@ def test_a_list_whose_folders_name_the_classes(tmp_path: Path) -> None:
         (["a/b.jpg one"], "line 1 .* is no list entry"),
         (["a/b.jpg 0", "3"], "line 2 .* is no list entry"),
         (["a/b.jpg -1"], "is no list entry"),
+        (["a/b.jpg 99999999"], "at most 6 digits"),
         ([""], "lists nothing"),
         (["a/b.jpg 0", "c/d.jpg 0"], "label 0 .* has no single name.*a and c"),
     ],
@@ -113,6 +138,17 @@ def test_a_list_whose_folders_name_the_classes(tmp_path: Path) -> None:
 def test_a_wrong_list_is_refused(lines: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(WrongUse, match=message):
         read_list(write_list(tmp_path, *lines))
+
+
+def test_a_list_from_an_editor_of_windows(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_bytes(b"\xef\xbb\xbfdog/a.jpg  0\r\ndog/b.jpg 0\r\n")
+    assert [path.name for path in read_list(tmp_path / "list.txt").paths] == ["a.jpg", "b.jpg"]
+    assert read_list(tmp_path / "list.txt").paths[0].parent == tmp_path / "dog"
+    (tmp_path / "classes.txt").write_bytes("größe".encode("latin-1"))
+    with pytest.raises(WrongUse, match="Save it as UTF-8"):
+        read_list(tmp_path / "list.txt")
+    with pytest.raises(WrongUse, match="a list of names, came 'dog'"):
+        read_list(tmp_path / "list.txt", classes="dog")
 
 
 def test_a_list_that_is_not_there(tmp_path: Path) -> None:

@@ -317,6 +317,8 @@ def test_a_tuning_that_does_not_fit_is_refused(tuning: Tuning, message: str, sma
 def test_images_that_do_not_fit_are_refused(small: Backbone) -> None:
     with pytest.raises(WrongUse, match=r"\(batch, 3, 32, 32\), came \(2, 3, 40, 32\)"):
         small(torch.zeros(2, 3, 40, 32))
+    with pytest.raises(WrongUse, match=r"torch.float32, the type of the weights, came torch.uint8"):
+        small(torch.zeros(2, 3, 32, 32, dtype=torch.uint8))
     with pytest.raises(DeviceError, match="images on meta"):
         small(torch.zeros(2, 3, 32, 32, device="meta"))
 

@@ -232,5 +232,5 @@ def test_an_unreadable_shard_is_passed_over(small: Backbone, pictures: ImageSet,
     survey(small, pictures, cache=cache)
     (shelf,) = (tmp_path / "cache" / "features").iterdir()
     (shelf / "folder.safetensors").mkdir()
-    with pytest.warns(UserWarning, match="cannot be read and is passed over"):
+    with pytest.warns(UserWarning, match="cannot be used and is passed over"):
         survey(small, pictures, cache=cache)

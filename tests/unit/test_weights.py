@@ -19,7 +19,7 @@ from bpg.backbones.clip import TextTower
 from bpg.backbones.vit import ViT
 from bpg.backbones.weights import locate, on_disk
 from bpg.data.transforms import Preprocessing
-from bpg.errors import DeviceError, UnknownName, WeightsError, WeightsNotFound, WrongUse
+from bpg.errors import BPGError, DeviceError, UnknownName, WeightsError, WeightsNotFound, WrongUse
 from tests.oracles import oracle
 
 NAME = "deit_tiny_patch16_224.fb_in1k"
@@ -238,7 +238,9 @@ def test_files_and_folders_that_are_not_there(tmp_path: Path) -> None:
         load_backbone(tmp_path)
 
 
-@pytest.mark.parametrize("config", ["[", "[]", '{"model_type": "clip", "vision_config": 3}', '{"architecture": 5}'])
+@pytest.mark.parametrize(
+    "config", ["[", "[]", '{"architecture": "x", "pretrained_cfg": 3}', "[" * 100_000, '{"architecture": 5}']
+)
 def test_a_broken_config_is_one_error(config: str, file: Path) -> None:
     file = file.rename(file.with_name("model.safetensors"))
     (file.parent / "config.json").write_text(config)
@@ -308,58 +310,112 @@ def test_a_tensor_of_any_shape_is_one_error(
         load_backbone(changed(tensors, file, **{key.replace(".", "__"): torch.zeros(shape)}))
 
 
-def hf_config(**vision: object) -> str:
-    return json.dumps(
-        {"model_type": "vit", "num_attention_heads": 3, "hidden_act": "gelu", "layer_norm_eps": 1e-6} | vision
-    )
+def hf_vit(folder: Path, *, pixels: dict[str, object] | None = None, **config: object) -> Path:
+    """A small Hugging Face ViT with a changed config."""
+    transformers = oracle("transformers")
+    shape = {"hidden_size": 48, "num_hidden_layers": 1, "intermediate_size": 96, "image_size": 32, "patch_size": 16}
+    transformers.ViTModel(transformers.ViTConfig(**shape, num_attention_heads=3)).save_pretrained(folder)
+    values = json.loads((folder / "config.json").read_text()) | config
+    (folder / "config.json").write_text(json.dumps(values))
+    if pixels is not None:
+        usual = {"size": 32, "image_mean": [0.4] * 3, "image_std": [0.2] * 3}
+        (folder / "preprocessor_config.json").write_text(json.dumps(usual | pixels))
+    return folder
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (hf_config(hidden_act="gelu_new"), "activation: input should be 'gelu' or 'quick_gelu'"),
-        (hf_config(num_attention_heads=7), "heads do not share the width evenly"),
-        (hf_config(layer_norm_eps=-1), "norm_epsilon"),
+        ({"hidden_act": "gelu_new"}, "activation: input should be 'gelu' or 'quick_gelu', not 'gelu_new'"),
+        ({"num_attention_heads": 7}, "heads do not share the width evenly"),
+        ({"layer_norm_eps": -1}, "norm_epsilon"),
+        ({"num_attention_heads": "many"}, "heads"),
     ],
 )
-def test_a_config_that_this_vit_cannot_follow_is_an_error_of_the_file(config: str, message: str, file: Path) -> None:
-    file = file.rename(file.with_name("model.safetensors"))
-    (file.parent / "config.json").write_text(config)
+def test_a_config_that_this_vit_cannot_follow_is_an_error_of_the_file(
+    config: dict[str, object], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(WeightsError, match=message):
+        load_backbone(hf_vit(tmp_path, **config))
+
+
+@pytest.mark.parametrize(
+    ("pixels", "message"),
+    [
+        ({"resample": 1}, "resample 1"),
+        ({"resample": None}, "resample None"),
+        ({"do_resize": False}, "do_resize"),
+        ({"size": []}, "not understood"),
+        ({"image_std": [0, 0, 0]}, "std"),
+        ({"image_mean": [float("nan")] * 3}, "mean"),
+        ({"size": 0, "crop_size": 0, "do_center_crop": True}, "not understood"),
+    ],
+)
+def test_pixels_that_are_not_understood_are_refused(pixels: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=message):
+        load_backbone(hf_vit(tmp_path, pixels=pixels))
+
+
+@pytest.mark.parametrize(
+    ("pixels", "wanted"),
+    [
+        ({"size": 32}, ("squash", "bilinear", 1.0)),
+        ({"size": 64, "crop_size": 32, "do_center_crop": True}, ("squash", "bilinear", 0.5)),  # DeiT's way
+        ({"size": {"shortest_edge": 64}, "crop_size": {"height": 32}, "do_center_crop": True, "resample": 3},
+         ("center", "bicubic", 0.5)),
+        ({"size": {"height": 32, "width": 32}, "do_normalize": False}, ("squash", "bilinear", 1.0)),
+    ],
+)  # fmt: skip
+def test_hugging_faces_pixels_old_and_new(
+    pixels: dict[str, object], wanted: tuple[object, ...], tmp_path: Path
+) -> None:
+    found = load_backbone(hf_vit(tmp_path, pixels=pixels)).preprocessing
+    assert (found.crop, found.interpolation, found.crop_fraction) == wanted
+    assert found.mean == ((0.0, 0.0, 0.0) if "do_normalize" in pixels else (0.4, 0.4, 0.4))
+
+
+def test_a_loaded_backbone_does_not_follow_its_file(file: Path) -> None:
+    backbone = load_backbone(file)
+    before = backbone.digest()
+    with file.open("r+b") as content:
+        content.seek(100_000)
+        content.write(bytes(1_000_000))
+    assert backbone.digest() == before
+    os.truncate(file, 1000)
+    assert torch.isfinite(backbone(torch.zeros(1, 3, 224, 224))).all()
+
+
+def test_mean_pooling_is_refused_where_a_config_tells(file: Path) -> None:
+    file = file.rename(file.with_name("model.safetensors"))
+    (file.parent / "config.json").write_text('{"architecture": "vit_strange", "global_pool": "avg"}')
+    with pytest.raises(WeightsError, match="global_pool avg"):
         load_backbone(file)
+
+
+def test_heads_are_told_by_timms_model_args_or_not_guessed(tmp_path: Path) -> None:
+    model = oracle("timm").create_model("test_vit")
+    save_file({key: tensor.contiguous() for key, tensor in model.state_dict().items()}, tmp_path / "model.safetensors")
+    with pytest.raises(WeightsError, match="does not tell its number of heads.*width 64"):
+        load_backbone(tmp_path)
+    config = {"architecture": "test_vit", "model_args": {"num_heads": 2}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.warns(UserWarning, match="pixels"):
+        assert load_backbone(tmp_path).vit.config.heads == 2
+
+
+@pytest.mark.parametrize("size", [0, 5000, 160_000])
+def test_an_impossible_image_size_is_refused(size: int, file: Path) -> None:
+    with pytest.raises(WrongUse, match=f"1 to 4096 pixels, came {size}"):
+        load_backbone(file, image_size=size)
+
+
+@pytest.mark.parametrize("source", ["x" * 300, "~nobody_here/x", ""])
+def test_a_source_that_cannot_be_is_an_error_of_ours(source: str) -> None:
+    with pytest.raises(BPGError):
+        load_backbone(source, local_files_only=True)
 
 
 def test_two_tensors_for_one_place_are_refused(tensors: dict[str, torch.Tensor], file: Path) -> None:
     both = {"reg_token": torch.zeros(1, 1, 192), "dist_token": torch.zeros(1, 1, 192)}
     with pytest.raises(WeightsError, match="two tensors for one place"):
         load_backbone(changed(tensors, file, **both))
-
-
-@pytest.mark.parametrize("resample", [0, 1, 99])
-def test_an_unknown_filter_is_refused(resample: int, file: Path) -> None:
-    file = file.rename(file.with_name("model.safetensors"))
-    (file.parent / "config.json").write_text(hf_config())
-    pixels = {"size": 224, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": resample}
-    (file.parent / "preprocessor_config.json").write_text(json.dumps(pixels))
-    with pytest.raises(WeightsError, match=f"resample {resample}"):
-        load_backbone(file)
-
-
-@pytest.mark.parametrize(
-    ("pixels", "wanted"),
-    [
-        ({"size": 224, "crop_size": 224, "do_center_crop": True}, ("center", 224, 1.0)),
-        ({"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True},
-         ("center", 224, 0.875)),
-        ({"size": {"height": 224, "width": 224}}, ("squash", 224, 1.0)),
-        ({"size": 224, "do_normalize": False}, ("squash", 224, 1.0)),
-    ],
-)  # fmt: skip
-def test_hugging_faces_pixels_old_and_new(pixels: dict[str, object], wanted: tuple[object, ...], file: Path) -> None:
-    file = file.rename(file.with_name("model.safetensors"))
-    (file.parent / "config.json").write_text(hf_config())
-    values = {"image_mean": [0.4] * 3, "image_std": [0.2] * 3} | pixels
-    (file.parent / "preprocessor_config.json").write_text(json.dumps(values))
-    found = load_backbone(file).preprocessing
-    assert (found.crop, found.size, found.crop_fraction) == wanted
-    assert found.mean == ((0.0, 0.0, 0.0) if "do_normalize" in pixels else (0.4, 0.4, 0.4))

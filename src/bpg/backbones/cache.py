@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
@@ -53,7 +54,12 @@ class Shelf:
         self.folder = folder
         self._shards: list[Tensor] = []
         self._places: dict[bytes, tuple[int, int]] = {}  # image digest -> shard, row
-        for file in sorted(folder.glob("*.safetensors")):
+        try:
+            files = sorted(folder.glob("*.safetensors"))
+        except OSError as error:
+            files = []
+            warnings.warn(f"the cache cannot be read: {folder} ({error.strerror})", stacklevel=2)
+        for file in files:
             self._read(file)
 
     def __len__(self) -> int:
@@ -84,17 +90,16 @@ class Shelf:
         try:
             with file.open("rb") as content:
                 whole = hashlib.file_digest(content, "sha256").hexdigest() == file.stem
-        except OSError as error:
-            warnings.warn(f"a cache file cannot be read and is passed over: {file} ({error.strerror})", stacklevel=2)
-            return
-        if not whole:
-            warnings.warn(f"a damaged cache file is removed and its features computed again: {file}", stacklevel=2)
-            file.unlink(missing_ok=True)
-            return
-        shard = load_file(file)  # mapped into memory, not copied: a shelf may be larger than what a run asks of it
-        self._enter(shard["images"], shard["features"])
+            if not whole:
+                warnings.warn(f"a damaged cache file is removed and its features computed again: {file}", stacklevel=2)
+                file.unlink(missing_ok=True)
+                return
+            shard = load_file(file)  # mapped into memory, not copied: a shelf may be larger than what a run asks of it
+            self._enter(shard["images"], shard["features"])
+        except (OSError, SafetensorError, KeyError) as error:
+            warnings.warn(f"a cache file cannot be used and is passed over: {file} ({error})", stacklevel=2)
 
     def _enter(self, images: Tensor, features: Tensor) -> None:
-        places = ((row.tobytes(), (len(self._shards), index)) for index, row in enumerate(images.numpy()))
-        self._places.update(places)
-        self._shards.append(features)
+        self._shards.append(features)  # first: readers in other threads follow a place at once
+        shard = len(self._shards) - 1
+        self._places.update((row.tobytes(), (shard, index)) for index, row in enumerate(images.numpy()))

@@ -70,7 +70,7 @@ class Dialect:
 
 
 _W = r"(weight|bias)"
-_N = r"(\d+)"
+_N = r"(\d{1,4})"
 
 
 def _resblocks(theirs: str, ours: str) -> tuple[tuple[str, str], ...]:
@@ -292,7 +292,8 @@ def _needed(state: State, name: str, where: str) -> Tensor:
 
 
 def _float32(tensor: Tensor, key: str, where: str) -> Tensor:
-    if not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()):
+    as_float = tensor.float()
+    if not tensor.is_floating_point() or not bool(torch.isfinite(as_float).all()):
         what = f"{tensor.dtype}" if not tensor.is_floating_point() else "infinite or undefined numbers"
         raise WeightsError(
             f"a tensor of {where} is unusable",
@@ -300,7 +301,7 @@ def _float32(tensor: Tensor, key: str, where: str) -> Tensor:
             came=what,
             remedy="Fetch the file anew, or use one that is not quantised.",
         )
-    return tensor.float()
+    return as_float
 
 
 def _fused_qkv(state: State) -> State:
@@ -329,7 +330,7 @@ def _with_axes(name: str, tensor: Tensor, where: str) -> Tensor:
 
 def _depth(state: State, tower: str) -> int:
     blocks = {int(match[1]) for name in state if (match := re.match(rf"{tower}\.blocks\.(\d+)\.", name))}
-    return max(blocks, default=-1) + 1
+    return len(blocks)  # a gap shows up as missing and surplus tensors
 
 
 def _root(number: int) -> int:

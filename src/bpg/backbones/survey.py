@@ -136,6 +136,7 @@ def survey(
     computed again; `cache=None` neither reads nor writes one. `progress` is called with the images done and their
     number.
     """
+    probes = tuple(probes)
     check_probes(probes, backbone.depth)
     if not probes or batch_size < 1:
         raise WrongUse(

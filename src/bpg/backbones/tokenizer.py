@@ -1,9 +1,9 @@
 """CLIP's byte-pair tokenizer: a text becomes the ids of the longest known pieces of its bytes.
 
 Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016, arXiv 1508.07909, on bytes, with
-the vocabulary of Radford et al. 2021 (clip_merges.LICENSE). Ids 0 to 255 are bytes, 256 to 511 bytes that end a word,
-each merge makes the next id, and the last two open and close a text. Mojibake is not repaired: give texts in sound
-Unicode.
+the vocabulary of Radford et al. 2021 (clip_merges.LICENSE). Ids 0 to 255 are bytes, 256 to 511 bytes that end a
+word, each merge makes the next id, and the last two open and close a text. Unlike open_clip, which runs ftfy first, it
+does not repair mojibake or replace ligatures, full-width forms and curly quotes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def tokenize(texts: Sequence[str], *, context_length: int = CONTEXT_LENGTH) -> T
 
 def encode(text: str) -> list[int]:
     """The ids of `text` without its opening and closing mark."""
-    cleaned = " ".join(html.unescape(html.unescape(text)).split()).lower()
+    composed = unicodedata.normalize("NFC", html.unescape(html.unescape(text)))
+    cleaned = " ".join(composed.split()).lower()
     return [piece for word in _words(cleaned) for piece in _merge(word)]
 
 

@@ -133,6 +133,7 @@ class Block(nn.Module):
             return prefix.keys, prefix.values
         _, k_weight, v_weight = self.qkv.weight.chunk(3)
         _, k_bias, v_bias = self.qkv.bias.chunk(3)
+        prefix = Prefix(prefix.keys.to(k_weight.dtype), prefix.values.to(v_weight.dtype), projected=False)
         keys = _changed(F.linear(prefix.keys, k_weight, k_bias), prefix.keys, delta.get("k"))
         values = _changed(F.linear(prefix.values, v_weight, v_bias), prefix.values, delta.get("v"))
         return keys, values
@@ -179,7 +180,7 @@ class ViT(nn.Module):
         if not isinstance(tuning, Tuning):
             if query is None:
                 with torch.no_grad():
-                    query = self.read(self.encode(embedded))
+                    query = self.read(self.encode(embedded)).float()
             tuning = tuning(query)
         return self.read(self.encode(embedded, tuning), tuning)
 
@@ -236,6 +237,13 @@ class ViT(nn.Module):
                 wanted=f"a tensor (batch, 3, {side}, {side})",
                 came=str(tuple(images.shape)),
                 remedy="Prepare them with `backbone.prepare`, or load the backbone with another `image_size`.",
+            )
+        if images.dtype != self.position.dtype:
+            raise WrongUse(
+                "the images are of the wrong type",
+                wanted=f"{self.position.dtype}, the type of the weights",
+                came=str(images.dtype),
+                remedy="Prepare them with `backbone.prepare`, or convert them with `.to(dtype)`.",
             )
         if images.device != self.position.device:
             raise DeviceError(

@@ -20,13 +20,23 @@ from urllib.request import getproxies
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor, nn
 
 from bpg.backbones.backbone import Backbone
 from bpg.backbones.catalogue import Entry, catalogue, find
 from bpg.backbones.clip import TextConfig, TextTower
-from bpg.backbones.dialects import OPENCLIP, Dialect, State, check_complete, recognise, text_shape, vit_shape
+from bpg.backbones.dialects import (
+    HF_CLIP,
+    HF_VIT,
+    OPENCLIP,
+    Dialect,
+    State,
+    check_complete,
+    recognise,
+    text_shape,
+    vit_shape,
+)
 from bpg.backbones.vit import ViT, ViTConfig, resize_positions
 from bpg.compute import Precision, choose_device
 from bpg.config import parse
@@ -35,6 +45,7 @@ from bpg.errors import BPGError, UnknownName, WeightsError, WeightsNotFound, Wro
 
 SIDECARS = ("config.json", "open_clip_config.json", "preprocessor_config.json")
 UNSUPPORTED = "This architecture is not supported, or its config is wrong; `bpg backbones` lists those that are."
+LARGEST_IMAGE = 4096  # pixels
 WEIGHT_FILES = ("model.safetensors", "open_clip_model.safetensors")
 
 
@@ -56,6 +67,8 @@ class Hints:
     activation: str | None = None
     norm_epsilon: float | None = None
     text_heads: int | None = None
+    text_activation: str | None = None
+    text_epsilon: float | None = None
     preprocessing: Preprocessing | None = None
 
 
@@ -92,10 +105,22 @@ def load_backbone(
     if checkpoint.entry is not None:
         _check_entry(checkpoint.entry, vit_config, text_config, where)
 
-    pixels = preprocessing or hints.preprocessing or _assumed_pixels(dialect, vit_config, where)
-    size = image_size or pixels.size
+    own = hints.preprocessing or _assumed_pixels(dialect, where)
+    pixels = preprocessing or replace(own, size=vit_config.image_size)
+    size = pixels.size if image_size is None else image_size
+    if not 1 <= size <= LARGEST_IMAGE:
+        raise WrongUse(
+            "no such image size",
+            wanted=f"1 to {LARGEST_IMAGE} pixels",
+            came=str(size),
+            remedy="Leave it out to use the weights' own.",
+        )
     vit_config, state["vit.position"] = _at_size(vit_config, state["vit.position"], size)
     logit_scale = float(state.pop("logit_scale").exp()) if "logit_scale" in state else None
+    if logit_scale is not None and not 0 < logit_scale < 1e4:
+        raise WeightsError(
+            f"{where} has an impossible logit scale", wanted="about 100", came=f"{logit_scale}", remedy="Fetch it anew."
+        )
     with torch.device("meta"):
         vit = ViT(vit_config)
         text = TextTower(text_config) if text_config is not None else None
@@ -122,11 +147,17 @@ def locate(
     named = find(architecture) if architecture else None
     if isinstance(source, str) and source in catalogue():  # a folder of that name does not stand in its way
         return _known(catalogue()[source], revision, local_files_only)
-    path = Path(source).expanduser()
-    if path.is_file():
+    path = Path(os.path.expanduser(source))
+    try:
+        found = path.is_file(), path.is_dir() and bool(str(source))
+    except OSError as error:
+        raise WeightsNotFound(
+            f"{path} cannot be looked at", wanted="a readable path", came=str(error.strerror), remedy="Check the path."
+        ) from error
+    if found[0]:
         entry = named or _entry_of_stem(path.stem)
         return Checkpoint(path, path.stem, entry, {} if entry else _read_sidecars(path.parent))
-    if path.is_dir():
+    if found[1]:
         files = [path / file for file in WEIGHT_FILES if (path / file).is_file()][:1]
         files = files or sorted(path.glob("*.safetensors"))
         if len(files) != 1:
@@ -174,7 +205,7 @@ def read_tensors(file: Path) -> State:
             remedy="Most models are published as safetensors too; or convert it with safetensors.torch.save_file.",
         )
     try:
-        return load_file(file)
+        return load(file.read_bytes())  # a copy of our own: a mapped file that changes would change the frozen weights
     except (SafetensorError, OSError, ValueError) as error:
         size = file.stat().st_size if file.is_file() else 0
         raise WeightsError(
@@ -192,7 +223,7 @@ def _own_copy(entry: Entry) -> Path | None:
         return None
     alone = sum(other.architecture == entry.architecture for other in catalogue().values()) == 1
     names = [entry.name, entry.architecture] if alone else [entry.name]
-    found = (Path(folder).expanduser() / f"{name.replace('/', '--')}.safetensors" for name in names)
+    found = (Path(os.path.expanduser(folder)) / f"{name.replace('/', '--')}.safetensors" for name in names)
     return next((file for file in found if file.is_file()), None)
 
 
@@ -205,6 +236,7 @@ def _entry_of_stem(stem: str) -> Entry | None:
 
 def _from_repository(repository: str, named: Entry | None, revision: str | None, local_files_only: bool) -> Checkpoint:
     """The one weights file of a hub repository, and the configs beside it."""
+    from huggingface_hub import _CACHED_NO_EXIST, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError
 
     def fetched(files: tuple[str, ...], *, enough: int) -> dict[str, Path]:
@@ -212,6 +244,8 @@ def _from_repository(repository: str, named: Entry | None, revision: str | None,
         for file in files:
             if len(found) == enough:
                 break
+            if try_to_load_from_cache(repository, file, revision=revision) is _CACHED_NO_EXIST:
+                continue
             try:
                 found[file] = _fetch(repository, file, revision, local_files_only)
             except WeightsNotFound as error:
@@ -250,14 +284,14 @@ def _fetch(repository: str, file: str, revision: str | None, local_files_only: b
             f"no weights for {repository}",
             wanted=f"{file}{f' at revision {revision}' if revision else ''}, on this machine or from the hub",
             came=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no answer'}",
-            remedy="Check name and network, or put NAME.safetensors into the folder $BPG_WEIGHTS, or pass a file.",
+            remedy="Check name and network, or put a known NAME.safetensors into $BPG_WEIGHTS, or pass a file.",
         ) from error
 
 
 def _check_network(endpoint: str) -> None:
     """Fail at once where the hub cannot be reached at all: its client would try for half a minute."""
     host = urlsplit(endpoint).hostname
-    if host and not getproxies():  # behind a proxy, names are resolved elsewhere
+    if host and not {"https", "http", "all"} & set(getproxies()):  # behind a proxy, names are resolved elsewhere
         try:
             socket.getaddrinfo(host, 443)
         except OSError as error:
@@ -273,7 +307,7 @@ def _read_json(file: Path) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError(f"a {type(content).__name__}")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise WeightsError(
             f"{file} cannot be read", wanted="a JSON object", came=str(error), remedy="Fetch it anew or remove it."
         ) from error
@@ -289,26 +323,31 @@ def _hints(checkpoint: Checkpoint, dialect: Dialect, tensors: Mapping[str, Tenso
             entry.vit.activation,
             entry.vit.norm_epsilon,
             entry.text.heads if entry.text else None,
+            entry.text.activation if entry.text else None,
+            entry.text.norm_epsilon if entry.text else None,
             entry.preprocessing,
         )
+    hints = Hints()
     try:
-        for sidecar, reader in (("open_clip_config.json", _openclip_hints), ("config.json", _config_hints)):
-            if sidecar in checkpoint.sidecars:
-                hints = reader(checkpoint.sidecars[sidecar])
-                pixels = checkpoint.sidecars.get("preprocessor_config.json")
-                return replace(hints, preprocessing=_hf_pixels(pixels)) if pixels and not hints.preprocessing else hints
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if "open_clip_config.json" in checkpoint.sidecars and dialect is OPENCLIP:
+            hints = _openclip_hints(checkpoint.sidecars["open_clip_config.json"])
+        elif "config.json" in checkpoint.sidecars:
+            hints = _config_hints(checkpoint.sidecars["config.json"], dialect)
+        elif dialect is OPENCLIP and "input_resolution" in tensors:
+            hints = _openai_hints(tensors)
+        if hints.preprocessing is None and "preprocessor_config.json" in checkpoint.sidecars:
+            pixels = _hf_pixels(checkpoint.sidecars["preprocessor_config.json"], dialect)
+            hints = replace(hints, preprocessing=pixels)
+    except (AttributeError, ArithmeticError, LookupError, RecursionError, RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, BPGError):
             raise
         raise WeightsError(
             f"the config beside {checkpoint.file} is not understood",
-            wanted="a timm, OpenCLIP or Hugging Face config",
+            wanted="a timm, OpenCLIP or Hugging Face config of a plain ViT or CLIP",
             came=f"{type(error).__name__}: {error}",
             remedy="Fetch it anew, or pass `architecture`.",
         ) from error
-    if dialect is OPENCLIP and "input_resolution" in tensors:
-        return _openai_hints(tensors)
-    return Hints()
+    return hints
 
 
 def _openai_hints(tensors: Mapping[str, Tensor]) -> Hints:
@@ -321,37 +360,66 @@ def _openai_hints(tensors: Mapping[str, Tensor]) -> Hints:
     )
 
 
-def _config_hints(config: dict[str, Any]) -> Hints:
-    if "architecture" in config:  # timm
-        name = config["architecture"]
-        known = next((entry.vit for entry in catalogue().values() if entry.architecture == name), None)
-        if known is not None:
-            shape = Hints(known.heads, known.activation, known.norm_epsilon)
-        else:  # timm tells the activations apart by name; OpenAI's own weights have one only
-            origin = config.get("pretrained_cfg", config).get("tag", "")
-            shape = Hints(activation="quick_gelu" if "quickgelu" in name or "openai" in origin else "gelu")
-        return replace(shape, preprocessing=_timm_pixels(config.get("pretrained_cfg", config)))
-    vision, text = config.get("vision_config", config), config.get("text_config", {})
+def _config_hints(config: dict[str, Any], dialect: Dialect) -> Hints:
+    """From a config.json: timm's has an architecture, Hugging Face's a model type."""
+    if "architecture" in config:
+        return _timm_hints(config)
+    if dialect not in (HF_CLIP, HF_VIT):
+        return Hints()
+    # Old configs say it twice, and the second word counts; what they leave out is the class's default.
+    vision = {**(config.get("vision_config") or {}), **(config.get("vision_config_dict") or {})}
+    text = {**(config.get("text_config") or {}), **(config.get("text_config_dict") or {})}
+    if dialect is HF_VIT:
+        vision = {"num_attention_heads": 12, "hidden_act": "gelu", "layer_norm_eps": 1e-12} | config
+    else:
+        vision = {"num_attention_heads": 12, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5} | vision
+        text = {"num_attention_heads": 8, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5} | text
     return Hints(
-        heads=vision.get("num_attention_heads"),
-        activation=vision.get("hidden_act"),
-        norm_epsilon=vision.get("layer_norm_eps"),
+        heads=vision["num_attention_heads"],
+        activation=vision["hidden_act"],
+        norm_epsilon=vision["layer_norm_eps"],
         text_heads=text.get("num_attention_heads"),
+        text_activation=text.get("hidden_act"),
+        text_epsilon=text.get("layer_norm_eps"),
     )
 
 
+def _timm_hints(config: dict[str, Any]) -> Hints:
+    name, pretrained = config["architecture"], config.get("pretrained_cfg", config)
+    if config.get("global_pool", "token") != "token":
+        raise ValueError(f"global_pool {config['global_pool']}, where only the class token is read")
+    known = next((entry.vit for entry in catalogue().values() if entry.architecture == name), None)
+    if known is not None:
+        shape = Hints(known.heads, known.activation, known.norm_epsilon)
+    else:  # timm tells the activations apart by name; OpenAI's own weights have one only
+        quick = "quickgelu" in name or "openai" in pretrained.get("tag", "")
+        heads = (config.get("model_args") or {}).get("num_heads")
+        shape = Hints(heads=heads, activation="quick_gelu" if quick else "gelu")
+    return replace(shape, preprocessing=_timm_pixels(pretrained))
+
+
+VISION_KEYS = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio"}
+TEXT_KEYS = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"}
+
+
 def _openclip_hints(config: dict[str, Any]) -> Hints:
-    model, pixels = config["model_cfg"], config.get("preprocess_cfg", {})
+    """From an open_clip_config.json; a setting that this CLIP does not have would compute something else."""
+    model, pixels = config["model_cfg"], config.get("preprocess_cfg") or {}
     vision, text = model["vision_cfg"], model["text_cfg"]
-    known = {key: pixels[key] for key in ("mean", "std", "interpolation") if key in pixels}
+    for tower, known in ((vision, VISION_KEYS), (text, TEXT_KEYS)):
+        strange = {key for key, value in tower.items() if key not in known and value not in (None, False)}
+        if strange:
+            raise ValueError(f"settings that this CLIP does not have: {', '.join(sorted(strange))}")
+    if pixels.get("resize_mode", "shortest") not in ("shortest", "squash"):
+        raise ValueError(f"resize_mode {pixels['resize_mode']}")
+    known_pixels = {key: pixels[key] for key in ("mean", "std", "interpolation") if key in pixels}
+    known_pixels["crop"] = "squash" if pixels.get("resize_mode") == "squash" else "center"
     clip = asdict(find("ViT-B-16.openai").preprocessing)
     return Hints(
         heads=vision["width"] // vision.get("head_width", 64),
         activation="quick_gelu" if model.get("quick_gelu") else "gelu",
-        text_heads=text["heads"],
-        preprocessing=parse(
-            Preprocessing, clip | known | {"size": vision["image_size"]}, where="open_clip_config.json"
-        ),
+        text_heads=text.get("heads", 8),
+        preprocessing=parse(Preprocessing, clip | known_pixels, where="open_clip_config.json"),
     )
 
 
@@ -369,28 +437,34 @@ def _timm_pixels(config: dict[str, Any]) -> Preprocessing | None:
     return parse(Preprocessing, values, where="config.json")
 
 
-def _hf_pixels(config: dict[str, Any]) -> Preprocessing:
+def _hf_pixels(config: dict[str, Any], dialect: Dialect) -> Preprocessing:
+    """From a preprocessor_config.json, old or new; what it leaves out is the custom of its model."""
+    custom = find(dialect.pixels).preprocessing
     size, crop = config["size"], config.get("crop_size")
+    shortest = "shortest_edge" in size if isinstance(size, dict) else dialect is HF_CLIP
     resized = size if isinstance(size, int) else size.get("shortest_edge", size.get("height"))
+    cut = config.get("do_center_crop", custom.crop == "center")
     cropped = crop if isinstance(crop, int) else (crop or {}).get("height", resized)
-    cut = config.get("do_center_crop", False)
-    resample = config.get("resample", 3)
-    if resample not in (2, 3):
+    filters = {2: "bilinear", 3: "bicubic"}
+    resample = config.get("resample", 3 if custom.interpolation == "bicubic" else 2)
+    if resample not in filters:
         raise ValueError(f"resample {resample}, where only 2 (bilinear) and 3 (bicubic) are known")
+    if not config.get("do_resize", True):
+        raise ValueError("do_resize false, where images must be resized")
     normalised = config.get("do_normalize", True)
     values = {
         "size": cropped if cut else resized,
-        "mean": config["image_mean"] if normalised else (0, 0, 0),
-        "std": config["image_std"] if normalised else (1, 1, 1),
-        "interpolation": {2: "bilinear", 3: "bicubic"}[resample],
-        "crop": "center" if cut or (isinstance(size, dict) and "shortest_edge" in size) else "squash",
+        "mean": config.get("image_mean", custom.mean) if normalised else (0, 0, 0),
+        "std": config.get("image_std", custom.std) if normalised else (1, 1, 1),
+        "interpolation": filters[resample],
+        "crop": "center" if shortest else "squash",
         "crop_fraction": cropped / resized if cut else 1.0,
     }
     return parse(Preprocessing, values, where="preprocessor_config.json")
 
 
-def _assumed_pixels(dialect: Dialect, vit: ViTConfig, where: str) -> Preprocessing:
-    assumed = replace(find(dialect.pixels).preprocessing, size=vit.image_size)
+def _assumed_pixels(dialect: Dialect, where: str) -> Preprocessing:
+    assumed = find(dialect.pixels).preprocessing
     warnings.warn(f"{where} does not tell its pixels: taking mean {assumed.mean} and std {assumed.std}", stacklevel=3)
     return assumed
 
@@ -417,20 +491,20 @@ def _text_config(state: State, hints: Hints, dialect: Dialect, where: str) -> Te
     shape = text_shape(state, where=where)
     values = shape | {
         "heads": hints.text_heads or _custom_heads(shape["width"], where),
-        "activation": hints.activation or "quick_gelu",
-        "norm_epsilon": hints.norm_epsilon or dialect.norm_epsilon,
+        "activation": hints.text_activation or hints.activation or "quick_gelu",
+        "norm_epsilon": hints.text_epsilon or dialect.norm_epsilon,
     }
     return parse(TextConfig, values, where=where)
 
 
 def _custom_heads(width: int, where: str) -> int:
-    """Heads of 64 channels: what every ViT of the named sizes has, and what OpenAI's loader assumes too."""
-    if width % 64:
+    """Heads of 64 channels, which the ViTs of these widths have; wider and narrower ones differ among themselves."""
+    if width not in (192, 384, 512, 768, 1024):
         raise WeightsError(
             f"{where} does not tell its number of heads",
-            wanted="a width that 64 divides, or a config",
+            wanted="a config, or one of the usual widths",
             came=f"width {width}",
-            remedy="Put the model's config.json beside the file.",
+            remedy="Put the model's config.json beside the file, or pass `architecture`.",
         )
     warnings.warn(f"{where} does not tell its heads: taking {width // 64} of 64 channels", stacklevel=2)
     return width // 64

@@ -18,7 +18,6 @@ from functools import wraps
 from typing import Annotated, Any, cast
 
 import typer
-from rich.console import Console
 
 from bpg import __version__
 from bpg.errors import BPGError
@@ -54,7 +53,7 @@ class Common:
         str,
         typer.Option(callback=_device, help="auto, cpu, cuda, cuda:N or mps; auto takes a GPU if there is one."),
     ] = "auto"
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores if not given.")] = None
+    threads: Annotated[int | None, typer.Option(min=1, max=512, help="CPU threads; all cores if not given.")] = None
     seed: Annotated[int, typer.Option(min=0, help="The only source of randomness: same seed, same result.")] = 0
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only.")] = False
@@ -63,7 +62,7 @@ class Common:
     def say(self, text: str) -> None:
         """A remark beside the result: on stderr, so that stdout pipes well, and not with --quiet."""
         if not self.quiet:
-            Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(text)
+            print(text, file=sys.stderr)
 
     def use_machine(self) -> Any:
         """The device asked for, with the thread count set."""
@@ -111,6 +110,8 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    if sys.stdout is None:  # closed by the caller
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     debug, as_json = "--debug" in given, "--json" in given
     quiet = not {"--quiet", "-q"}.isdisjoint(given)
@@ -139,6 +140,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output has gone, as `| head` does; keep the interpreter from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        parts = {"problem": f"the system refused: {error}", "remedy": "Check the disk, the permissions and the path."}
+        return _failed(error, 1, parts, debug, as_json)
     except Exception as error:
         parts = {
             "problem": f"unexpected {type(error).__name__}: {error}",

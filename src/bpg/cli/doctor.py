@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
@@ -39,19 +41,32 @@ class Examination:
 
 
 def examine(*, device: str, threads: int | None) -> Examination:
-    """Examine this installation and this machine."""
+    """Examine this installation and this machine. A part that fails is itself a finding, and the others go on."""
     found = Examination()
-    _examine_packages(found)
-    if _examine_torch(found):
-        _examine_machine(found, device, threads)
-        _examine_weights(found)
-    _examine_folders(found)
+    parts: dict[str, Callable[[], None]] = {
+        "the packages": lambda: _examine_packages(found),
+        "the machine": lambda: _examine_machine(found, device, threads),
+        "the folders": lambda: _examine_folders(found),
+        "the weights": lambda: _examine_weights(found),
+    }
+    for part, look in parts.items():
+        try:
+            look()
+        except Exception as error:  # this is where broken installations show
+            missing = f" ({error.name})" if isinstance(error, ImportError) and error.name else ""
+            found.faults.append(
+                Fault(
+                    f"{part} cannot be examined{missing}: {type(error).__name__}: {error}",
+                    "Mend what the message names: install the package anew, or correct the folder's permissions.",
+                )
+            )
     return found
 
 
 def _examine_packages(found: Examination) -> None:
     rows: dict[str, object] = {"bpg": bpg.__version__, "python": platform.python_version()}
-    for requirement in map(Requirement, requires(DISTRIBUTION) or []):
+    found.sections["packages"] = rows
+    for requirement in map(Requirement, _requirements(found)):
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         try:
@@ -60,22 +75,33 @@ def _examine_packages(found: Examination) -> None:
             rows[requirement.name] = None
             problem = f"{requirement.name} is not installed"
         else:
-            if requirement.specifier.contains(installed, prereleases=True):
+            unusable = _unusable(requirement, installed)
+            if unusable is None:
                 continue
-            problem = f"{requirement.name} {installed} is not {requirement.specifier}"
-        found.faults.append(Fault(problem, f"Install it: pip install '{requirement.name}{requirement.specifier}'."))
-    found.sections["packages"] = rows
+            problem = unusable
+        remedy = f"Install it anew: pip install --force-reinstall '{requirement.name}{requirement.specifier}'."
+        found.faults.append(Fault(problem, remedy))
 
 
-def _examine_torch(found: Examination) -> bool:
+def _requirements(found: Examination) -> list[str]:
     try:
-        import torch  # noqa: F401
-    except Exception as error:  # a broken build raises nearly anything
+        return requires(DISTRIBUTION) or []
+    except PackageNotFoundError:
         found.faults.append(
-            Fault(f"torch cannot be imported ({error})", "Install it anew: pip install --force-reinstall torch.")
+            Fault("bpg itself is not installed, only found on the path", "Install it: pip install .", fatal=False)
         )
-        return False
-    return True
+        return []
+
+
+def _unusable(requirement: Requirement, installed: str) -> str | None:
+    """Why an installed package is of no use, or None."""
+    if not requirement.specifier.contains(installed, prereleases=True):
+        return f"{requirement.name} {installed} is not {requirement.specifier}"
+    try:
+        import_module({"pillow": "PIL"}.get(requirement.name.lower(), requirement.name.replace("-", "_")))
+    except Exception as error:  # a broken build raises nearly anything
+        return f"{requirement.name} cannot be imported ({error})"
+    return None
 
 
 def _examine_machine(found: Examination, device: str, threads: int | None) -> None:
@@ -134,7 +160,7 @@ def _examine_folders(found: Examination) -> None:
             )
     weights = os.environ.get("BPG_WEIGHTS")
     rows["own weights ($BPG_WEIGHTS)"] = weights
-    if weights and not Path(weights).expanduser().is_dir():
+    if weights and not Path(os.path.expanduser(weights)).is_dir():
         found.faults.append(Fault(f"$BPG_WEIGHTS points to {weights}, which is no folder", "Correct it or unset it."))
     found.sections["folders"] = rows
 

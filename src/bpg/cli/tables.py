@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 def print_json(value: object) -> None:
     """`value` as one JSON document."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json.dumps(value, indent=2, ensure_ascii=True))
 
 
 def print_pairs(title: str, pairs: Mapping[str, object]) -> None:

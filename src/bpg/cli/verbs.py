@@ -68,6 +68,10 @@ def backbones(
     from bpg.cli.tables import print_json, print_pairs, print_table
 
     if source is None:
+        if architecture or image_size or revision or local_files_only:
+            raise typer.BadParameter(
+                "--architecture, --image-size, --revision and --local-files-only need a NAME or FILE"
+            )
         from bpg.cli.backbones import TABLE, describe_known
 
         rows = describe_known()

@@ -10,9 +10,13 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from bpg.config import settings
+from bpg.errors import WrongUse
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-Channels = tuple[float, float, float]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Channels = tuple[Finite, Finite, Finite]
+THINNEST = 16  # times as long as wide; what lies further out is far outside any crop
 
 
 @settings
@@ -21,15 +25,18 @@ class Preprocessing:
 
     size: PositiveInt = 224  # pixels, both sides
     mean: Channels = IMAGENET_MEAN
-    std: Channels = IMAGENET_STD
+    std: tuple[Positive, Positive, Positive] = IMAGENET_STD
     interpolation: Literal["bilinear", "bicubic"] = "bicubic"
     crop: Literal["center", "squash"] = "center"  # cut the middle out, or squeeze the whole image into a square
-    crop_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0  # the crop's side over the resized image's shorter side
+    crop_fraction: Annotated[float, Field(ge=0.05, le=1)] = 1.0  # the crop's side over the resized image's shorter side
 
 
 def evaluation(image: Tensor, wanted: Preprocessing) -> Tensor:
     """What the backbone sees of `image` (3, H, W) uint8: resized, cropped, normalised, (3, size, size) float32."""
-    side = int(wanted.size / wanted.crop_fraction)
+    _check_pixels(image)
+    side = int(wanted.size / wanted.crop_fraction + 1e-6)
+    if wanted.crop == "center":
+        image = _not_too_thin(image)
     height, width = image.shape[-2:]
     if wanted.crop == "squash":
         resized = (side, side)
@@ -41,6 +48,24 @@ def evaluation(image: Tensor, wanted: Preprocessing) -> Tensor:
     top, left = round((resized[0] - wanted.size) / 2), round((resized[1] - wanted.size) / 2)
     image = image[:, top : top + wanted.size, left : left + wanted.size]
     return (image.float() / 255 - _channels(wanted.mean)) / _channels(wanted.std)
+
+
+def _check_pixels(image: Tensor) -> None:
+    if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3 or 0 in image.shape:
+        raise WrongUse(
+            "no pixels of an image",
+            wanted="a uint8 tensor (3, H, W), as `decode` gives it",
+            came=f"{image.dtype} {tuple(image.shape)}",
+            remedy="Give RGB pixels from 0 to 255.",
+        )
+
+
+def _not_too_thin(image: Tensor) -> Tensor:
+    """The middle of a very long image: resized whole, a line of pixels would fill the memory."""
+    height, width = image.shape[-2:]
+    longest = THINNEST * min(height, width)
+    top, left = max(0, height - longest) // 2, max(0, width - longest) // 2
+    return image[:, top : top + longest, left : left + longest]
 
 
 def _channels(values: Channels) -> Tensor:

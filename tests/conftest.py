@@ -13,6 +13,10 @@ from bpg.backbones.backbone import Backbone
 from bpg.backbones.vit import ViT, ViTConfig
 from bpg.data.transforms import Preprocessing
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: the threads of each would only wait
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("BPG_SHARED", ROOT.parent / "shared"))
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +14,7 @@ from torch import Tensor
 
 from bpg.backbones.backbone import FINISHED, Backbone, Probe, check_probes
 from bpg.backbones.cache import FeatureCache, Shelf
+from bpg.data.ahead import ahead
 from bpg.data.decode import decode
 from bpg.data.images import ImageSet
 from bpg.errors import WrongUse
@@ -204,7 +203,7 @@ def _embedded(
             shelf.add(list(fresh), torch.stack([rows[at] for rows in fresh.values()]))
         fresh.clear()
 
-    loaded = _ahead(load, len(images), window=4 * batch_size)
+    loaded = ahead(load, range(len(images)), window=4 * batch_size)
     try:
         while batch := list(islice(loaded, batch_size)):
             wanted = {i.digest: i.pixels for i in batch if i.pixels is not None and i.digest not in fresh}
@@ -227,19 +226,3 @@ def _compute(backbone: Backbone, probes: Sequence[Probe], pixels: list[Tensor]) 
         return []
     features = [found.cpu() for found in backbone.features(torch.stack(pixels).to(backbone.device), probes)]
     return [list(row) for row in zip(*features, strict=True)]
-
-
-def _ahead(load: Callable[[int], _Loaded], count: int, *, window: int) -> Generator[_Loaded, None, None]:
-    """`load` of 0 to count - 1 in order, up to `window` of them under way in threads."""
-    with ThreadPoolExecutor(max_workers=torch.get_num_threads(), thread_name_prefix="bpg-read") as pool:
-        futures: deque[Future[_Loaded]] = deque()
-        try:
-            for index in range(count):
-                futures.append(pool.submit(load, index))
-                if len(futures) >= window:
-                    yield futures.popleft().result()
-            while futures:
-                yield futures.popleft().result()
-        finally:
-            for future in futures:
-                future.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 import torch
@@ -31,6 +32,26 @@ class Preprocessing:
     crop_fraction: Annotated[float, Field(ge=0.05, le=1)] = 1.0  # the crop's side over the resized image's shorter side
 
 
+@settings
+class Augmentation:
+    """What a training image goes through besides: a random crop of random shape, and a flip."""
+
+    area: tuple[float, float] = (0.08, 1.0)  # of the crop, as a share of the image's
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # of the crop's width to its height
+    flip: bool = True
+
+
+def training(image: Tensor, wanted: Preprocessing, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
+    """What training sees of `image` (3, H, W) uint8: a random crop, resized, perhaps mirrored, (3, size, size)."""
+    top, left, height, width = _random_crop(image.shape[-2], image.shape[-1], augmentation, generator)
+    image = image[:, top : top + height, left : left + width]
+    if (height, width) != (wanted.size, wanted.size):
+        image = F.interpolate(image[None], (wanted.size, wanted.size), mode=wanted.interpolation, antialias=True)[0]
+    if augmentation.flip and torch.rand((), generator=generator) < 0.5:
+        image = image.flip(-1)
+    return _normalised(image, wanted)
+
+
 def evaluation(image: Tensor, wanted: Preprocessing) -> Tensor:
     """What the backbone sees of `image` (3, H, W) uint8: resized, cropped, normalised, (3, size, size) float32."""
     _check_pixels(image)
@@ -47,6 +68,28 @@ def evaluation(image: Tensor, wanted: Preprocessing) -> Tensor:
         image = F.interpolate(image[None], resized, mode=wanted.interpolation, antialias=True)[0]
     top, left = round((resized[0] - wanted.size) / 2), round((resized[1] - wanted.size) / 2)
     image = image[:, top : top + wanted.size, left : left + wanted.size]
+    return _normalised(image, wanted)
+
+
+def _random_crop(
+    height: int, width: int, augmentation: Augmentation, generator: torch.Generator
+) -> tuple[int, int, int, int]:
+    """Top, left, height and width of a crop of random area and shape; the middle if ten draws do not fit."""
+    (least, most), (thin, wide) = augmentation.area, augmentation.ratio
+    for _ in range(10):
+        share, shape = torch.rand(2, generator=generator).tolist()
+        area = height * width * (least + (most - least) * share)
+        ratio = math.exp(math.log(thin) + (math.log(wide) - math.log(thin)) * shape)
+        h, w = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
+        if 0 < h <= height and 0 < w <= width:
+            down, right = torch.rand(2, generator=generator).tolist()
+            return int(down * (height - h + 1)), int(right * (width - w + 1)), h, w
+    w = min(width, round(height * wide))
+    h = min(height, round(width / thin))
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+def _normalised(image: Tensor, wanted: Preprocessing) -> Tensor:
     return (image.float() / 255 - _channels(wanted.mean)) / _channels(wanted.std)
 
 

@@ -1,0 +1,114 @@
+"""Which images make up which training batch, and what is done to each of them.
+
+Order is a pure function of (seed, domain, epoch), augmentation of (seed, domain, epoch, image): a run that goes on
+after an interruption, or on two processes, sees what an undisturbed one sees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from bpg.data.ahead import ahead
+from bpg.data.decode import decode
+from bpg.data.domain import Domain
+from bpg.data.transforms import Augmentation, Preprocessing, training
+from bpg.randomness import generator_of
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The training batches of a domain, by step; `labels` are indices into the domain's own classes."""
+
+    domain: Domain
+    preprocessing: Preprocessing
+    augmentation: Augmentation
+    seed: int
+    batch_size: int
+    epochs: int
+
+    @property
+    def steps_an_epoch(self) -> int:
+        return -(-len(self.domain.train) // self.batch_size)
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.steps_an_epoch
+
+    def indices(self, step: int) -> list[int]:
+        """The images of a step. Every image comes once an epoch; the last batch may be smaller."""
+        epoch, place = divmod(step, self.steps_an_epoch)
+        order = _order(self.seed, self.domain.name, epoch, len(self.domain.train))
+        return order[place * self.batch_size : (place + 1) * self.batch_size]
+
+    def image(self, index: int, epoch: int) -> Tensor:
+        """One image as this epoch sees it."""
+        encoded = self.domain.train.encoded(index)
+        pixels = decode(encoded, where=str(self.domain.train.paths[index]))
+        content = hashlib.sha256(encoded).digest()
+        generator = generator_of(self.seed, self.domain.name, "augmentation", epoch, content)
+        return training(pixels, self.preprocessing, self.augmentation, generator)
+
+    def labels(self, indices: Sequence[int]) -> Tensor:
+        """Of these images, indices into `domain.classes`."""
+        place = {name: index for index, name in enumerate(self.domain.classes)}
+        train = self.domain.train
+        return torch.tensor([place[train.classes[train.labels[index]]] for index in indices], dtype=torch.long)
+
+    def stream(self, first: int, *, rank: int = 0, ranks: int = 1) -> Generator[tuple[Tensor, Tensor, int], None, None]:
+        """(images, labels, size of the whole batch) of each step from `first` on; of a batch only this rank's share."""
+
+        def shares() -> Generator[tuple[int, int], None, None]:
+            for step in range(first, self.steps):
+                for index in self.indices(step)[rank::ranks]:
+                    yield index, step // self.steps_an_epoch
+
+        loaded = ahead(lambda key: self.image(*key), shares(), window=2 * -(-self.batch_size // ranks))
+        try:
+            for step in range(first, self.steps):
+                whole = self.indices(step)
+                mine = whole[rank::ranks]
+                size = self.preprocessing.size
+                images = torch.stack([next(loaded) for _ in mine]) if mine else torch.empty(0, 3, size, size)
+                yield images, self.labels(mine), len(whole)
+        finally:
+            loaded.close()
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureBatches:
+    """Training batches of frozen features, for heads that need no images; the same order of things."""
+
+    features: Tensor  # (n, d)
+    targets: Tensor  # (n,)
+    domain: str
+    seed: int
+    batch_size: int
+    epochs: int
+
+    @property
+    def steps_an_epoch(self) -> int:
+        return -(-len(self.features) // self.batch_size)
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.steps_an_epoch
+
+    def stream(self, first: int, *, rank: int = 0, ranks: int = 1) -> Generator[tuple[Tensor, Tensor, int], None, None]:
+        """(features, labels, size of the whole batch) of each step from `first` on."""
+        for step in range(first, self.steps):
+            epoch, place = divmod(step, self.steps_an_epoch)
+            order = _order(self.seed, self.domain, epoch, len(self.features))
+            whole = order[place * self.batch_size : (place + 1) * self.batch_size]
+            mine = whole[rank::ranks]
+            yield self.features[mine], self.targets[mine], len(whole)
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, domain: str, epoch: int, count: int) -> list[int]:
+    return torch.randperm(count, generator=generator_of(seed, domain, "order", epoch)).tolist()

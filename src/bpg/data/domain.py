@@ -1,0 +1,71 @@
+"""Domains to learn, and the test sets beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bpg.data.images import ImageSet
+from bpg.errors import WrongUse
+
+LONGEST_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """A visual domain: a name and its training images."""
+
+    name: str
+    train: ImageSet
+
+    def __post_init__(self) -> None:
+        if not self.name.strip() or len(self.name) > LONGEST_NAME or not self.name.isprintable():
+            raise WrongUse(
+                "no name for a domain",
+                wanted=f"1 to {LONGEST_NAME} printable characters",
+                came=repr(self.name[:40]),
+                remedy="Give it a plain name, such as the site or the style.",
+            )
+        if not self.train:
+            raise WrongUse(
+                f"the domain {self.name} is empty", wanted="training images", came="none", remedy="Check the folder."
+            )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes that it has images of, sorted."""
+        return tuple(sorted({self.train.classes[label] for label in self.train.labels}))
+
+
+@dataclass(frozen=True, slots=True)
+class TestSet:
+    """Images to be tested on. `domain` is the one they come from, or None where they come from none that is learned."""
+
+    images: ImageSet
+    domain: str | None
+
+    __test__ = False  # to pytest, a class of this name is no test
+
+
+@dataclass(frozen=True, slots=True)
+class DomainStream:
+    """Domains in the order of learning, and test sets apart from them."""
+
+    name: str
+    domains: tuple[Domain, ...]
+    tests: tuple[TestSet, ...]
+
+    def __post_init__(self) -> None:
+        names = [domain.name for domain in self.domains]
+        unknown = {test.domain for test in self.tests} - {*names, None}
+        if len(set(names)) != len(names) or unknown:
+            raise WrongUse(
+                f"the stream {self.name} does not fit together",
+                wanted="domains of different names, and test sets of these or of none",
+                came=f"domains {names}, test sets of {sorted(map(str, unknown))} besides" if unknown else f"{names}",
+                remedy="Give every domain one name.",
+            )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of all classes, sorted."""
+        return tuple(sorted({name for domain in self.domains for name in domain.classes}))

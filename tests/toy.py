@@ -1,0 +1,72 @@
+"""Small domains that can be learned in a second: a few shapes on backgrounds of different colours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from bpg.backbones.backbone import Backbone
+from bpg.backbones.vit import ViT
+from bpg.data.domain import Domain, DomainStream, TestSet
+from bpg.data.images import ImageSet
+from bpg.data.transforms import Preprocessing
+from bpg.randomness import seed_of
+from tests.conftest import shaken, small_config
+
+CLASSES = ("bar", "box", "cross")
+COLOURS = {"blue": (30, 40, 160), "green": (30, 150, 40), "red": (170, 30, 40), "white": (200, 200, 200)}
+FAST = {"epochs": 6, "batch_size": 8, "lr": 0.02}
+GENTLE = {"area": (0.9, 1.0), "flip": False}
+
+
+def toy_backbone(**changes: object) -> Backbone:
+    """A small ViT with random weights, the same every time."""
+    config = small_config(**changes)
+    state = torch.get_rng_state()
+    torch.manual_seed(0)
+    backbone = Backbone(shaken(ViT(config)), Preprocessing(size=config.image_size), name="toy")
+    torch.set_rng_state(state)
+    return backbone
+
+
+def draw(shape: str, colour: tuple[int, int, int], generator: np.random.Generator) -> Image.Image:
+    """A large shape in the opposite colour: random features tell it apart."""
+    pixels = np.full((36, 36, 3), colour) + generator.normal(0, 12, (36, 36, 3))
+    a, b = generator.integers(-2, 3, 2)
+    ink = 255 - np.array(colour)
+    if shape == "bar":
+        pixels[: 18 + a] = ink
+    elif shape == "box":
+        pixels[:, : 18 + b] = ink
+    elif shape == "cross":
+        pixels[10 + a : 26 + a, 10 + b : 26 + b] = ink
+    else:
+        pixels[18 + a :, 18 + b :] = ink
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
+def toy_images(
+    folder: Path, name: str, count: int, *, classes: tuple[str, ...] = CLASSES, part: str = "train"
+) -> ImageSet:
+    """`count` images of a domain, drawn the same every time."""
+    generator = np.random.default_rng(seed_of(name, part))
+    paths = []
+    for index in range(count):
+        path = folder / part / name / f"{index:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draw(classes[index % len(classes)], COLOURS[name], generator).save(path)
+        paths.append(path)
+    return ImageSet(tuple(paths), tuple(index % len(classes) for index in range(count)), classes)
+
+
+def toy_domain(folder: Path, name: str, count: int = 24, *, classes: tuple[str, ...] = CLASSES) -> Domain:
+    return Domain(name, toy_images(folder, name, count, classes=classes))
+
+
+def toy_stream(folder: Path, names: tuple[str, ...] = ("red", "blue", "green"), count: int = 24) -> DomainStream:
+    domains = tuple(toy_domain(folder, name, count) for name in names)
+    tests = tuple(TestSet(toy_images(folder, name, 12, part="test"), name) for name in names)
+    return DomainStream("toy", domains, tests)

@@ -1,0 +1,78 @@
+"""Where a domain lies: k-means centres of its frozen features.
+
+Lloyd's algorithm from k-means++ seeds (Arthur and Vassilvitskii 2007), the best of several restarts, in float64 and in
+file order, so that the same features give the same bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bpg.errors import WrongUse
+
+Floats = NDArray[np.float64]
+RESTARTS, STEPS = 10, 300
+
+
+def prototypes(features: Tensor, *, k: int = 5, seed: int = 0) -> Tensor:
+    """The prototypes nu_{t,j} (k, d) of a domain's features (n, d), float64; fewer where fewer are distinct."""
+    if k < 1 or features.ndim != 2 or not len(features):
+        raise WrongUse(
+            "no prototypes of this",
+            wanted="features (n, d) of at least one image, and k of 1 or more",
+            came=f"shape {tuple(features.shape)}, k {k}",
+            remedy="Check the set of images.",
+        )
+    x = features.double().cpu().numpy()
+    distinct = np.unique(x, axis=0)
+    if len(distinct) <= k:
+        return torch.from_numpy(distinct)
+    best: tuple[float, Floats] | None = None
+    for restart in range(RESTARTS):
+        found = _lloyd(x, _seeds(x, k, np.random.default_rng([seed, restart])))
+        if best is None or found[0] < best[0]:
+            best = found
+    assert best is not None
+    centres = best[1]
+    return torch.from_numpy(centres[np.lexsort(centres.T[::-1])])  # an order of their own, not that of the draw
+
+
+def _seeds(x: Floats, k: int, generator: np.random.Generator) -> Floats:
+    """k-means++: next centres are drawn in proportion to the squared distance from those before; the best stays."""
+    centres = [x[generator.integers(len(x))]]
+    distance = ((x - centres[0]) ** 2).sum(axis=1)
+    trials = 2 + int(np.log(k))
+    for _ in range(k - 1):
+        drawn = np.searchsorted(np.cumsum(distance), generator.random(trials) * distance.sum(), side="right")
+        candidates = x[np.minimum(drawn, len(x) - 1)]
+        left = np.minimum(distance[:, None], _squared(x, candidates))  # (n, trials)
+        best = int(left.sum(axis=0).argmin())
+        centres.append(candidates[best])
+        distance = left[:, best]
+    return np.stack(centres)
+
+
+def _lloyd(x: Floats, centres: Floats) -> tuple[float, Floats]:
+    """Inertia and centres when no image changes its centre any more."""
+    nearest: NDArray[np.int64] | None = None
+    for _ in range(STEPS):
+        distance = _squared(x, centres)
+        now = distance.argmin(axis=1)
+        if nearest is not None and np.array_equal(now, nearest):
+            break
+        nearest = now
+        for j in range(len(centres)):
+            members = x[nearest == j]
+            # An empty centre moves to the image that is worst served.
+            centres[j] = members.mean(axis=0) if len(members) else x[distance.min(axis=1).argmax()]
+    return float(_squared(x, centres).min(axis=1).sum()), centres
+
+
+def _squared(x: Floats, centres: Floats) -> Floats:
+    """Squared distances (n, k)."""
+    crossed = (x**2).sum(axis=1)[:, None] - 2 * x @ centres.T + (centres**2).sum(axis=1)
+    squared: Floats = np.maximum(crossed, 0)
+    return squared

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from bpg.backbones.tuning import PLAIN, Linear, Part, Place, Prefix, Tuning, TuningOf
 from bpg.config import settings
@@ -152,6 +153,7 @@ class ViT(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = c = config
+        self.recompute = False  # in training, compute the blocks' activations again instead of keeping them
         self.patch = nn.Conv2d(3, c.width, c.patch_size, stride=c.patch_size, bias=c.patch_bias)
         self.class_token = nn.Parameter(torch.zeros(c.width))
         self.register_tokens = nn.Parameter(torch.zeros(c.registers, c.width)) if c.registers else None
@@ -210,12 +212,15 @@ class ViT(nn.Module):
         if self.pre_norm is not None:
             z = self.pre_norm(z)
         for index, block in enumerate(self.blocks):
-            z = block(
-                z,
-                prefix=tuning.prefix.get(index),
-                branch=tuning.branch.get(index, NOTHING),
-                delta=tuning.delta.get(index, NOTHING),
-            )
+            acts: dict[str, Any] = {
+                "prefix": tuning.prefix.get(index),
+                "branch": tuning.branch.get(index, NOTHING),
+                "delta": tuning.delta.get(index, NOTHING),
+            }
+            if self.recompute and torch.is_grad_enabled():
+                z = checkpoint(block, z, use_reentrant=False, **acts)
+            else:
+                z = block(z, **acts)
             yield z
 
     def read(self, encoded: Tensor, tuning: Tuning = PLAIN) -> Tensor:

@@ -1,0 +1,244 @@
+"""The one training loop: it resumes to the same bytes, and splits a batch over micro-batches and ranks.
+
+A loss returns one number per image. The loop divides their sum by the size of the whole batch, wherever its parts are
+computed: so gradient accumulation, a smaller micro-batch after a GPU ran out of memory, and several ranks all compute
+the same step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from bpg.config import settings
+from bpg.progress import Progress
+
+
+class Batched(Protocol):
+    """What a loop trains on: a number of steps, and the batches from any of them on."""
+
+    @property
+    def steps(self) -> int: ...
+
+    def stream(self, first: int, *, rank: int, ranks: int) -> Iterable[tuple[Tensor, Tensor, int]]:
+        """(inputs, labels, size of the whole batch) of each step; of a batch only this rank's share."""
+
+
+T = TypeVar("T")
+Loss = Callable[[Tensor, Tensor], Tensor]  # images (B, 3, H, W), labels (B,) -> losses (B,)
+
+
+@settings
+class Optimisation:
+    """How an expert is trained; the defaults are the paper's for DomainNet."""
+
+    epochs: PositiveInt = 30
+    batch_size: PositiveInt = 128  # images a step, over all ranks
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    lr: NonNegativeFloat = 0.01  # at its highest
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of sgd
+    weight_decay: NonNegativeFloat = 2e-4
+    schedule: Literal["cosine", "constant"] = "cosine"  # per step, to 0
+    warmup: NonNegativeInt = 0  # steps of a linear rise
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    clip_norm: PositiveFloat | None = None
+    micro_batch: PositiveInt | None = None  # images at a time on a rank; the whole share if not set
+    recompute: bool = False  # activations of the blocks are computed again in the backward pass, not kept
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Where a training keeps its state, and whose it is: a state under another identity is not taken up."""
+
+    file: Path
+    identity: str
+    seconds: float = 5.0  # of work between two writes: what a kill loses at most
+
+
+def fit(
+    module: nn.Module,
+    loss: Loss,
+    batches: Batched,
+    optimisation: Optimisation,
+    *,
+    device: torch.device,
+    resume: Resume | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    scaled: bool = False,
+) -> None:
+    """Train the parameters of `module` that want a gradient on `batches`, in place.
+
+    Under torchrun each rank computes its share of every batch. `scaled` guards float16 gradients against underflow.
+    """
+    rank, ranks = _ranks()
+    named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    optimizer = _optimizer(list(named.values()), optimisation)
+    scaler = torch.amp.GradScaler(device.type, enabled=scaled and device.type == "cuda")
+    first = _restore(resume, named, optimizer, scaler, device) if resume is not None else 0
+    began = saved = time.monotonic()
+    micro = optimisation.micro_batch or max(1, -(-optimisation.batch_size // ranks))
+    module.train()
+    for step, (images, labels, whole) in enumerate(batches.stream(first, rank=rank, ranks=ranks), start=first):
+        for group in optimizer.param_groups:
+            group["lr"] = optimisation.lr * schedule(step, batches.steps, optimisation)
+        total, micro = _gradients(named, loss, images.to(device), labels.to(device), whole, micro, scaler)
+        if ranks > 1:
+            total = _sum_over_ranks(named, total)
+        scaler.unscale_(optimizer)
+        if optimisation.clip_norm is not None:
+            nn.utils.clip_grad_norm_(named.values(), optimisation.clip_norm)
+        scaler.step(optimizer)
+        scaler.update()
+        now = time.monotonic()
+        last = step + 1 == batches.steps
+        if resume is not None and rank == 0 and (last or now - saved >= resume.seconds):
+            _save(resume, step + 1, named, optimizer, scaler)
+            saved = now
+        if progress is not None and rank == 0:
+            progress(Progress(step + 1, batches.steps, whole, float(total), now - began))
+    module.eval()
+    if ranks > 1:
+        dist.barrier()
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
+    """One loss per image, (B,)."""
+    return nn.functional.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+
+
+def schedule(step: int, steps: int, optimisation: Optimisation) -> float:
+    """The learning rate of a step as a share of the highest."""
+    if step < optimisation.warmup:
+        return (step + 1) / (optimisation.warmup + 1)
+    if optimisation.schedule == "constant":
+        return 1.0
+    done = (step - optimisation.warmup) / max(1, steps - optimisation.warmup)
+    return 0.5 * (1 + math.cos(math.pi * done))
+
+
+def _optimizer(parameters: list[nn.Parameter], optimisation: Optimisation) -> torch.optim.Optimizer:
+    o = optimisation
+    if o.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=o.lr, weight_decay=o.weight_decay)
+    return torch.optim.SGD(parameters, lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay)
+
+
+def _gradients(
+    named: dict[str, nn.Parameter],
+    loss: Loss,
+    images: Tensor,
+    labels: Tensor,
+    whole: int,
+    micro: int,
+    scaler: torch.amp.GradScaler,
+) -> tuple[Tensor, int]:
+    """This rank's part of the batch's mean loss, its gradients in place, and the micro-batch that fitted."""
+    while True:
+        for parameter in named.values():
+            parameter.grad = None
+        total = torch.zeros((), device=images.device)
+        try:
+            for start in range(0, len(images), micro):
+                part = slice(start, start + micro)
+                share = loss(images[part], labels[part]).sum() / whole
+                scaler.scale(share).backward()  # type: ignore[no-untyped-call]
+                total += share.detach()
+        except torch.OutOfMemoryError:
+            if micro == 1:
+                raise
+            micro = -(-micro // 2)
+            torch.cuda.empty_cache()
+            warnings.warn(f"out of memory: going on with {micro} images at a time, to the same result", stacklevel=3)
+        else:
+            return total, micro
+
+
+def _ranks() -> tuple[int, int]:
+    """This process's rank and their number; joins the others when started by torchrun."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def once(first: Callable[[], T], others: Callable[[], T]) -> T:
+    """`first` on the first rank, then `others` on the rest."""
+    rank, ranks = _ranks()
+    if rank == 0:
+        done = first()
+    if ranks > 1:
+        dist.barrier()
+    return done if rank == 0 else others()
+
+
+def _sum_over_ranks(named: dict[str, nn.Parameter], total: Tensor) -> Tensor:
+    """Gradients and loss added up over the ranks, in one message."""
+    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in named.values()]
+    flat = torch.cat([total.reshape(1), *(grad.reshape(-1) for grad in grads)])
+    dist.all_reduce(flat)
+    pieces = torch.split(flat[1:], [grad.numel() for grad in grads])
+    for parameter, piece in zip(named.values(), pieces, strict=True):
+        parameter.grad = piece.reshape(parameter.shape)
+    return flat[0]
+
+
+def _save(
+    resume: Resume,
+    step: int,
+    named: dict[str, nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+) -> None:
+    """Write the state beside its place and move it there in one go: a reader finds the old one or the new one."""
+    tensors = {f"parameter/{name}": parameter.detach() for name, parameter in named.items()}
+    for (name, _), state in zip(named.items(), _states(named, optimizer), strict=True):
+        tensors |= {f"optimizer/{name}/{key}": value for key, value in state.items() if isinstance(value, Tensor)}
+    notes = {"identity": resume.identity, "step": str(step), "scaler": json.dumps(scaler.state_dict())}
+    resume.file.parent.mkdir(parents=True, exist_ok=True)
+    part = resume.file.with_name(f"{resume.file.name}.{os.getpid()}.part")
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part, metadata=notes)
+    part.replace(resume.file)
+
+
+def _restore(
+    resume: Resume,
+    named: dict[str, nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    device: torch.device,
+) -> int:
+    """Take up the state of an interrupted training; the first step to do."""
+    try:
+        with safe_open(resume.file, framework="pt", device=str(device)) as file:
+            notes = file.metadata() or {}
+            if notes.get("identity") != resume.identity:
+                return 0
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (no mapping)
+    except (FileNotFoundError, SafetensorError):
+        return 0
+    with torch.no_grad():
+        for name, parameter in named.items():
+            parameter.copy_(tensors[f"parameter/{name}"])
+            prefix = f"optimizer/{name}/"
+            state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+            if state:
+                optimizer.state[parameter] = state
+    scaler.load_state_dict(json.loads(notes["scaler"]))
+    return int(notes["step"])
+
+
+def _states(named: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> Iterator[dict[str, object]]:
+    return (optimizer.state.get(parameter, {}) for parameter in named.values())

@@ -70,6 +70,14 @@ class TuningError(BPGError, ValueError):
     """A tuning that does not fit the transformer it is set on."""
 
 
+class PluginError(BPGError, RuntimeError):
+    """Another package's method, backbone, data set or router that cannot be used."""
+
+
+class ModelError(BPGError, ValueError):
+    """A stored model that is damaged, not a model, or does not fit another."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownName:
     """The error for a name nobody owns, with the nearest known one as the remedy."""
     names = sorted(known)

@@ -1,0 +1,16 @@
+"""What learners hand around."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """An answer for each image, and who gave it."""
+
+    log_probs: Tensor  # (B, C), over the model's classes
+    domain_weights: Tensor | None  # (B, T), over the model's domains; None where a method has no experts
+    experts: Tensor  # (B,) how many experts spoke

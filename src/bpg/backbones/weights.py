@@ -42,6 +42,7 @@ from bpg.compute import Precision, choose_device
 from bpg.config import parse
 from bpg.data.transforms import Preprocessing
 from bpg.errors import BPGError, UnknownName, WeightsError, WeightsNotFound, WrongUse
+from bpg.registry import BACKBONES
 
 SIDECARS = ("config.json", "open_clip_config.json", "preprocessor_config.json")
 UNSUPPORTED = "This architecture is not supported, or its config is wrong; `bpg backbones` lists those that are."
@@ -86,11 +87,17 @@ def load_backbone(
 ) -> Backbone:
     """The frozen backbone that `source` names: a known name, a safetensors file, a folder, or a hub repository.
 
+    Another package may bring names of its own (entry point `bpg.backbones`): a function without arguments that returns
+    a Backbone.
+
     `architecture` is a known name that says what a bare file holds. `image_size` other than the weights' own resizes
     the position embeddings; `preprocessing` takes the place of the weights' own. `precision` and `compiled` trade
     exactness for speed. `revision` and `local_files_only` go to the hub.
     """
     device = choose_device(device) if isinstance(device, str) else device
+    if isinstance(source, str) and source in BACKBONES:
+        brought: Backbone = BACKBONES[source]()
+        return brought.to(device)
     checkpoint = locate(source, architecture=architecture, revision=revision, local_files_only=local_files_only)
     where = str(checkpoint.file)
     tensors = read_tensors(checkpoint.file)

@@ -1,0 +1,70 @@
+"""Names to things: those that ship, and those that other packages bring through entry points.
+
+A name has one owner. A plug-in that cannot be imported is an error for whoever asks for it, and for nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from bpg.errors import PluginError, unknown_name
+
+
+class Registry(Mapping[str, Any]):
+    """The things of one kind, by name; each is imported when it is asked for."""
+
+    def __init__(self, kind: str, group: str, shipped: Mapping[str, str]) -> None:
+        self.kind, self.group = kind, group
+        self._shipped = {name: EntryPoint(name, where, group) for name, where in shipped.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._owners:
+            raise unknown_name(self.kind, name, self._owners)
+        owner = self._owners[name]
+        try:
+            return owner.load()
+        except Exception as error:  # whatever a foreign module does when it is imported
+            raise PluginError(
+                f"the {self.kind} {name} cannot be loaded",
+                wanted=f"{owner.value} to import",
+                came=f"{type(error).__name__}: {error}",
+                remedy="Update or remove the package that brings it.",
+            ) from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._owners))
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    @cached_property
+    def _owners(self) -> dict[str, EntryPoint]:
+        owners = dict(self._shipped)
+        for point in entry_points(group=self.group):
+            if point.name in owners and owners[point.name].value != point.value:
+                raise PluginError(
+                    f"two packages bring a {self.kind} called {point.name}",
+                    wanted="one owner of a name",
+                    came=f"{owners[point.name].value} and {point.value}",
+                    remedy="Remove one of them.",
+                )
+            owners[point.name] = point
+        return owners
+
+
+METHODS = Registry(
+    "method",
+    "bpg.methods",
+    {
+        "bpg": "bpg.methods.bpg:BPG",
+        "finetune": "bpg.methods.finetune:FineTune",
+        "linear_probe": "bpg.methods.linear_probe:LinearProbe",
+        "sequential_probe": "bpg.methods.linear_probe:SequentialProbe",
+    },
+)
+ROUTERS = Registry("router", "bpg.routers", {"soft": "bpg.routing:confidences", "hard": "bpg.routing:hard"})
+BACKBONES = Registry("backbone", "bpg.backbones", {})
+DATASETS = Registry("data set", "bpg.datasets", {})

@@ -1,0 +1,107 @@
+"""Names have one owner, and other packages bring their own through entry points."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bpg.errors import PluginError, UnknownName
+from bpg.registry import METHODS, ROUTERS, Registry
+
+PLUGIN = """
+import torch
+from bpg.backbones.backbone import Backbone
+from bpg.data.domain import DomainStream
+from bpg.methods.bpg import BPG
+from tests.toy import toy_backbone, toy_stream
+
+
+class Mine(BPG):
+    method = "mine"
+
+
+def backbone() -> Backbone:
+    return toy_backbone()
+
+
+def data(root):
+    return toy_stream(root)
+
+
+def nearest_two(distance):
+    kept = distance <= distance.kthvalue(min(2, distance.shape[1]), dim=1, keepdim=True).values
+    return kept.double() / kept.sum(dim=1, keepdim=True)
+"""
+METADATA = {
+    "METADATA": "Metadata-Version: 2.1\nName: bpg-plugin\nVersion: 1.0\n",
+    "entry_points.txt": """[bpg.methods]
+mine = bpg_plugin:Mine
+broken = bpg_plugin_that_is_gone:Nothing
+
+[bpg.backbones]
+tiny = bpg_plugin:backbone
+
+[bpg.datasets]
+shapes = bpg_plugin:data
+
+[bpg.routers]
+nearest_two = bpg_plugin:nearest_two
+""",
+}
+USE = """
+import sys
+from pathlib import Path
+import bpg
+from bpg.errors import PluginError
+from bpg.registry import BACKBONES, DATASETS, METHODS, ROUTERS
+assert {"mine", "bpg", "broken"} <= set(METHODS), list(METHODS)
+stream = DATASETS["shapes"](Path(sys.argv[1]))
+backbone = bpg.load_backbone("tiny")
+fast = {"epochs": 1, "batch_size": 8}
+model = METHODS["mine"](backbone, rank=2, optimisation=fast, router="nearest_two")
+for domain in stream.domains:
+    model.learn(domain)
+found = model.forward(backbone.prepare(__import__("torch").zeros(3, 40, 40, dtype=__import__("torch").uint8))[None])
+assert found.experts.tolist() == [2], found
+try:
+    METHODS["broken"]
+except PluginError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Path:
+    """A package with all four kinds of plug-in, as pip would have laid it out."""
+    (tmp_path / "bpg_plugin.py").write_text(PLUGIN)
+    info = tmp_path / "bpg_plugin-1.0.dist-info"
+    info.mkdir()
+    for name, content in METADATA.items():
+        (info / name).write_text(content)
+    return tmp_path
+
+
+def test_a_plugin_of_each_kind_is_found_and_used(plugin: Path) -> None:
+    root = Path(__file__).resolve().parent.parent.parent
+    script = f"import sys; sys.path[:0] = [{str(plugin)!r}, {str(root)!r}]\n{USE}"
+    found = subprocess.run([sys.executable, "-c", script, str(plugin)], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert "the method broken cannot be loaded" in found.stdout
+    assert "bpg_plugin_that_is_gone" in found.stdout
+
+
+def test_two_owners_of_a_name_are_an_error(plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(plugin))
+    clashing = Registry("method", "bpg.methods", {"mine": "bpg.methods.bpg:BPG"})
+    with pytest.raises(PluginError, match="two packages bring a method called mine"):
+        list(clashing)
+
+
+def test_an_unknown_name_gets_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="no method is called 'bgp'.*Did you mean bpg"):
+        METHODS["bgp"]
+    assert list(ROUTERS) == ["hard", "soft"]
+    assert len(METHODS) == len(list(METHODS)) >= 4

@@ -1,0 +1,1 @@
+"""The methods: how each learns a domain, and how it answers."""

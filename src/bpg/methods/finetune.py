@@ -1,0 +1,100 @@
+"""Sequential fine-tuning: the whole network goes on training on each new domain, and nothing protects the old ones.
+
+The lower yardstick of the field: what a method must beat to be worth its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from bpg.backbones.backbone import Backbone
+from bpg.backbones.weights import load_backbone
+from bpg.config import settings
+from bpg.data.batches import Batches
+from bpg.data.domain import Domain
+from bpg.data.transforms import Augmentation
+from bpg.methods.base import Learner
+from bpg.methods.parts.heads import GrowingHead
+from bpg.methods.parts.identity import as_json, check_backbone, check_classes, identity
+from bpg.progress import Progress
+from bpg.store import State
+from bpg.training import Optimisation, cross_entropy, fit
+from bpg.types import Prediction
+
+
+@settings
+class FineTuneSettings:
+    """PILOT's setting for a pre-trained ViT."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    optimisation: Optimisation = Optimisation(epochs=20, lr=1e-3, weight_decay=5e-4)
+    augmentation: Augmentation = Augmentation()
+
+
+class FineTune(Learner):
+    """One network and one head for all domains, trained on each in turn."""
+
+    method = "finetune"
+
+    def __init__(
+        self,
+        backbone: Backbone | str,
+        *,
+        allow_new_classes: bool = False,
+        scratch: str | Path | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        **values: Any,
+    ) -> None:
+        del scratch
+        self.backbone = load_backbone(backbone) if isinstance(backbone, str) else backbone
+        self.settings = FineTuneSettings(**values)
+        self.allow_new_classes, self.progress = allow_new_classes, progress
+        self._weights = self.backbone.digest()
+        self._net = deepcopy(self.backbone)
+        self._head = GrowingHead(self.backbone.feature_width).to(self.backbone.device)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self._head.classes
+
+    def learn(self, domain: Domain) -> None:
+        check_classes(self.classes, domain.classes, allowed=self.allow_new_classes)
+        s = self.settings
+        self._head.grow(domain.classes, seed=s.seed)
+        trained = nn.ModuleDict({"net": self._net.requires_grad_(True), "head": self._head.requires_grad_(True)})
+        places = self._head.places(domain.classes)
+
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            logits = self._head(self._net(images))
+            return cross_entropy(logits, places.to(labels.device)[labels], smoothing=s.optimisation.label_smoothing)
+
+        o = s.optimisation
+        batches = Batches(domain, self.backbone.preprocessing, s.augmentation, s.seed, o.batch_size, o.epochs)
+        fit(trained, loss, batches, o, device=self.backbone.device, progress=self.progress)
+        trained.requires_grad_(False)
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Prediction:
+        logits = self._head(self._net(images))
+        return Prediction(torch.log_softmax(logits.double(), dim=1), None, torch.ones(len(images), dtype=torch.long))
+
+    def state(self) -> State:
+        shared = {f"net/{name}": tensor for name, tensor in self._net.state_dict().items()}
+        shared |= {f"head/{name}": tensor for name, tensor in self._head.state_dict().items()}
+        facts = {"classes": list(self.classes)}
+        return State(self.method, as_json(self.settings), identity(self.backbone, self._weights), {}, shared, facts)
+
+    def load_state(self, state: State) -> None:
+        check_backbone(state, self.backbone, self._weights)
+        self.settings = FineTuneSettings(**state.settings)
+        self._head.grow(state.facts["classes"], seed=0)
+        for prefix, module in (("net/", self._net), ("head/", self._head)):
+            own = {key.removeprefix(prefix): tensor for key, tensor in state.shared.items() if key.startswith(prefix)}
+            module.load_state_dict(own)

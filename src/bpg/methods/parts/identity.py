@@ -1,0 +1,48 @@
+"""What a stored model says of itself, and what must fit when it is taken up again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from bpg.backbones.backbone import Backbone
+from bpg.errors import ModelError, WrongUse
+from bpg.store import State
+
+
+def as_json(settings: Any) -> dict[str, Any]:
+    """Settings as JSON gives them back: lists in the place of tuples."""
+    found: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+    return found
+
+
+def identity(backbone: Backbone, weights: str) -> dict[str, Any]:
+    """The backbone, of the digest `weights`, as a model names it."""
+    return {"name": backbone.name, "sha256": weights, "preprocessing": as_json(backbone.preprocessing)}
+
+
+def check_backbone(state: State, backbone: Backbone, weights: str) -> None:
+    """Raise ModelError unless the model was learned on this backbone, with these pixels."""
+    wanted, came = state.backbone, identity(backbone, weights)
+    for part in ("sha256", "preprocessing"):
+        if wanted[part] != came[part]:
+            raise ModelError(
+                "the model was learned on another backbone",
+                wanted=f"{wanted['name']} with {part} {wanted[part]}",
+                came=f"{came['name']} with {came[part]}",
+                remedy="Load the backbone that the model names, with its own pixels.",
+            )
+
+
+def check_classes(known: Sequence[str], given: Sequence[str], *, allowed: bool) -> None:
+    """Raise WrongUse for classes that a model which knows some does not know, unless they are `allowed`."""
+    new = sorted(set(given) - set(known))
+    if known and new and not allowed:
+        raise WrongUse(
+            "there are new classes",
+            wanted=f"the {len(known)} classes that the model knows",
+            came=f"{', '.join(new[:5])}{' and more' if len(new) > 5 else ''} besides",
+            remedy="Check their spelling, or set allow_new_classes.",
+        )

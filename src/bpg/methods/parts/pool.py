@@ -1,0 +1,132 @@
+"""A pool of experts, one a domain: routing, fusion, forgetting, merging."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bpg.backbones.backbone import Backbone
+from bpg.engine import run_experts
+from bpg.errors import ModelError, unknown_name
+from bpg.mixture import Fusion, mix, mixture_weights
+from bpg.registry import ROUTERS
+from bpg.routing import Router, distances, oracle
+from bpg.store import Learned
+from bpg.types import Prediction
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One domain's expert and what is known of the domain. Nothing in it changes once it is in a pool."""
+
+    expert: nn.Module  # (images, backbone) -> logits (B, C_t)
+    prototypes: Tensor  # (k, d) float64
+    facts: Mapping[str, Any]  # JSON; `classes` among them
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.facts["classes"])
+
+    def learned(self) -> Learned:
+        """As the store keeps it."""
+        tensors = {f"expert/{name}": tensor for name, tensor in self.expert.state_dict().items()}
+        return Learned(self.facts, tensors | {"prototypes": self.prototypes})
+
+    @staticmethod
+    def expert_tensors(learned: Learned) -> dict[str, Tensor]:
+        """The expert's part of what the store kept."""
+        return {key[len("expert/") :]: t for key, t in learned.tensors.items() if key.startswith("expert/")}
+
+
+class ExpertPool:
+    """Experts in the order of their domains' names, whatever the order of learning."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.backbone = backbone
+        self._members: dict[str, Member] = {}
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._members
+
+    def __getitem__(self, name: str) -> Member:
+        if name not in self._members:
+            raise unknown_name("domain", name, self._members)
+        return self._members[name]
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        return tuple(sorted(self._members))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The union of the members' classes, sorted."""
+        return tuple(sorted({name for member in self._members.values() for name in member.classes}))
+
+    @property
+    def members(self) -> list[Member]:
+        return [self._members[name] for name in self.domains]
+
+    @property
+    def prototypes(self) -> list[Tensor]:
+        return [member.prototypes for member in self.members]
+
+    def add(self, name: str, member: Member) -> None:
+        """Take a domain in, or put it in the place of the one of that name."""
+        member.expert.requires_grad_(False).eval()
+        self._members[name] = member
+
+    def forget(self, name: str) -> None:
+        del self._members[self._known(name)]
+
+    def take_over(self, other: ExpertPool) -> None:
+        """Add the members of `other`; the same domain must have the same content in both."""
+        for name in set(self._members) & set(other._members):
+            mine, theirs = self._members[name].learned(), other._members[name].learned()
+            if mine.facts != theirs.facts or not _equal(mine.tensors, theirs.tensors):
+                raise ModelError(
+                    f"both models have a domain {name}, and they differ",
+                    wanted="the same expert under one name",
+                    came="two different ones",
+                    remedy="Forget one of them first.",
+                )
+        self._members |= other._members
+
+    @torch.no_grad()
+    def predict(
+        self, images: Tensor, *, router: str | Router, fusion: Fusion, true: Tensor | None = None
+    ) -> Prediction:
+        """Route `images`, run who is let through, fuse. `true` (B,) domain indices make it the oracle."""
+        if true is not None:
+            confidence = oracle(true.to(images.device), len(self))
+        else:
+            route: Router = ROUTERS[router] if isinstance(router, str) else router
+            confidence = route(distances(self.backbone.embed(images), self.prototypes))
+        weights = mixture_weights(confidence, fusion)
+        classes = {name: place for place, name in enumerate(self.classes)}
+        members = self.members
+        columns = [torch.tensor([classes[name] for name in member.classes]) for member in members]
+        known = torch.zeros(len(members), len(classes), dtype=torch.bool)
+        for expert, places in enumerate(columns):
+            known[expert, places] = True
+        logits = run_experts(images, weights, self.expert_logits, columns, len(classes))
+        mixed = mix(logits, weights, known.to(images.device), fusion)
+        return Prediction(torch.log_softmax(mixed, dim=1), weights, (weights > 0).sum(dim=1))
+
+    def expert_logits(self, images: Tensor, expert: int) -> Tensor:
+        logits: Tensor = self.members[expert].expert(images, self.backbone)
+        return logits
+
+    def _known(self, name: str) -> str:
+        self[name]
+        return name
+
+
+def _equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name].cpu(), other[name].cpu()) for name in one)

@@ -1,0 +1,210 @@
+"""What every registered method promises, tested because it is registered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from bpg.backbones.backbone import Backbone
+from bpg.data.domain import Domain, DomainStream
+from bpg.data.images import ImageSet
+from bpg.errors import WrongUse
+from bpg.methods.base import Isolated, Learner, Routable
+from bpg.registry import METHODS
+from bpg.store import load_state, save_state
+from tests.toy import FAST, GENTLE, toy_backbone, toy_domain, toy_stream
+
+# What a method needs to be quick on the toy; the seed and the optimisation are the same for all.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "bpg": {"rank": 4, "augmentation": GENTLE},
+    "finetune": {"optimisation": FAST | {"lr": 0.005}, "augmentation": GENTLE},
+    "linear_probe": {"optimisation": FAST | {"epochs": 30}},
+    "sequential_probe": {"optimisation": FAST | {"epochs": 30}},
+}
+
+
+def build(name: str, backbone: Backbone, **values: Any) -> Learner:
+    settings = {"optimisation": FAST, "seed": 0} | SETTINGS.get(name, {}) | values
+    learner: Learner = METHODS[name](backbone, **settings)
+    return learner
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> DomainStream:
+    return toy_stream(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture(params=list(METHODS))
+def make(request: pytest.FixtureRequest) -> Callable[..., Learner]:
+    return lambda backbone=None, **more: build(request.param, backbone or toy_backbone(), **more)
+
+
+@pytest.fixture
+def pixels() -> torch.Tensor:
+    return torch.randn(9, 3, 32, 32, generator=torch.Generator().manual_seed(5))
+
+
+def tensors(learner: Learner) -> dict[str, bytes]:
+    """Every stored byte, by place."""
+    state = learner.state()
+    found = {f"shared/{name}": tensor for name, tensor in state.shared.items()}
+    for domain, learned in state.domains.items():
+        found |= {f"{domain}/{name}": tensor for name, tensor in learned.tensors.items()}
+    return {name: tensor.detach().cpu().numpy().tobytes() for name, tensor in found.items()}
+
+
+def test_forward_is_a_distribution_and_leaves_no_trace(
+    make: Callable[..., Learner], stream: DomainStream, pixels: torch.Tensor
+) -> None:
+    learner = make()
+    learner.learn(stream.domains[0])
+    before = tensors(learner)
+    first = learner.forward(pixels)
+    assert first.log_probs.shape == (9, len(learner.classes))
+    assert_close(first.log_probs.exp().sum(dim=1), torch.ones(9, dtype=first.log_probs.dtype))
+    assert_close(learner.forward(pixels).log_probs, first.log_probs, rtol=0, atol=0)
+    assert (first.experts >= 1).all()
+    assert tensors(learner) == before
+
+
+def test_training_images_are_learned(make: Callable[..., Learner], stream: DomainStream) -> None:
+    learner = make()
+    for domain in stream.domains[:2]:
+        learner.learn(domain)
+        assert learner.score(domain.train) > 0.8
+
+
+def test_the_backbone_stays_as_it_is(make: Callable[..., Learner], stream: DomainStream) -> None:
+    backbone = toy_backbone()
+    before = backbone.digest()
+    learner = make(backbone)
+    for domain in stream.domains[:2]:
+        learner.learn(domain)
+    assert backbone.digest() == before
+    assert all(parameter.grad is None and not parameter.requires_grad for parameter in backbone.parameters())
+
+
+def test_the_same_seed_gives_the_same_bytes(make: Callable[..., Learner], stream: DomainStream) -> None:
+    def learned(seed: int) -> dict[str, bytes]:
+        learner = make(seed=seed)
+        learner.learn(stream.domains[0])
+        return tensors(learner)
+
+    once = learned(3)
+    torch.rand(5)  # what others draw in between does not matter
+    assert learned(3) == once
+    assert learned(4) != once
+
+
+def test_batch_size_and_mates_do_not_matter(
+    make: Callable[..., Learner], stream: DomainStream, pixels: torch.Tensor
+) -> None:
+    learner = make()
+    for domain in stream.domains[:2]:
+        learner.learn(domain)
+    together = learner.forward(pixels).log_probs
+    alone = torch.cat([learner.forward(image[None]).log_probs for image in pixels])
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(0))
+    assert_close(alone, together, rtol=0, atol=1e-5)
+    assert_close(learner.forward(pixels[order]).log_probs, together[order], rtol=0, atol=1e-5)
+
+
+def test_saving_and_loading_changes_nothing(
+    make: Callable[..., Learner], stream: DomainStream, pixels: torch.Tensor, tmp_path: Path
+) -> None:
+    learner = make()
+    for domain in stream.domains[:2]:
+        learner.learn(domain)
+    digest = learner.save(tmp_path / "model")
+    again = make()
+    again.load_state(load_state(tmp_path / "model"))
+    assert again.classes == learner.classes
+    assert tensors(again) == tensors(learner)
+    assert torch.equal(again.forward(pixels).log_probs, learner.forward(pixels).log_probs)
+    assert save_state(again.state(), tmp_path / "copy", event="copied") == digest
+    for one, other in ((learner, again), (again, learner)):
+        one.learn(stream.domains[2])  # going on after a load is going on without one
+        assert one.state().settings == other.state().settings
+    assert tensors(again) == tensors(learner)
+
+
+def test_predict_names_classes_from_files_and_tensors(make: Callable[..., Learner], stream: DomainStream) -> None:
+    learner = make()
+    learner.learn(stream.domains[0])
+    train: ImageSet = stream.domains[0].train
+    names = learner.predict(train, batch_size=5)
+    assert names == learner.predict(list(map(str, train.paths)))
+    assert set(names) <= set(learner.classes)
+    assert learner.predict_proba(train).shape == (len(train), len(learner.classes))
+    assert learner.score(train) == sum(
+        name == train.classes[label] for name, label in zip(names, train.labels, strict=True)
+    ) / len(train)
+    assert learner.predict([]) == []
+
+
+def test_new_classes_need_leave(make: Callable[..., Learner], stream: DomainStream, tmp_path: Path) -> None:
+    other = toy_domain(tmp_path, "white", 12, classes=("bar", "box", "ring"))
+    learner = make()
+    learner.learn(stream.domains[0])
+    with pytest.raises(WrongUse, match="new classes.*ring.*allow_new_classes"):
+        learner.learn(other)
+    assert learner.classes == ("bar", "box", "cross")
+    learner = make(allow_new_classes=True)
+    learner.learn(stream.domains[0])
+    learner.learn(other)
+    assert learner.classes == ("bar", "box", "cross", "ring")
+    assert torch.isfinite(learner.predict_proba(other.train)).all()
+    assert learner.score(other.train) > 0.6
+
+
+def test_isolated_methods_leave_old_domains_bytes_alone(
+    make: Callable[..., Learner], stream: DomainStream, tmp_path: Path
+) -> None:
+    learner = make()
+    if not isinstance(learner, Isolated):
+        pytest.skip("this method does not promise isolation")
+    learner.learn(stream.domains[0])
+    before = tensors(learner)
+    learner.learn(stream.domains[1])
+    after = tensors(learner)
+    assert {name: after[name] for name in before} == before
+
+    name = stream.domains[1].name
+    learner.forget(name)
+    assert tensors(learner) == before
+    never = make()
+    never.learn(stream.domains[0])
+    assert learner.save(tmp_path / "forgot") == never.save(tmp_path / "never")
+    assert (tmp_path / "forgot" / "model.json").read_bytes() == (tmp_path / "never" / "model.json").read_bytes()
+    with pytest.raises(WrongUse, match="no domain is called"):
+        learner.forget(name)
+
+
+def test_routable_methods_have_experts_that_can_be_forced(
+    make: Callable[..., Learner], stream: DomainStream, pixels: torch.Tensor
+) -> None:
+    learner = make()
+    if not isinstance(learner, Routable):
+        pytest.skip("this method has no experts")
+    for domain in stream.domains[:2]:
+        learner.learn(domain)
+    assert learner.domains == tuple(sorted(domain.name for domain in stream.domains[:2]))
+    assert_close(learner.embed(pixels).norm(dim=1), torch.ones(9))
+    assert len(learner.prototypes) == 2
+    assert learner.expert_logits(pixels, 1).shape == (9, 3)
+    weights = learner.forward(pixels).domain_weights
+    assert weights is not None
+    assert_close(weights.sum(dim=1), torch.ones(9, dtype=torch.float64))
+
+
+def test_an_empty_domain_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WrongUse, match="the domain red is empty"):
+        Domain("red", ImageSet((), (), ()))
+    images = toy_domain(tmp_path, "red", 3).train
+    with pytest.raises(WrongUse, match="no name for a domain"):
+        Domain("\n", images)

@@ -1,0 +1,272 @@
+"""The method as the paper has it: capacity, isolation, merging, ablations by settings alone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from bpg import BPG, Backbone, Domain
+from bpg.backbones.clip import TextConfig, TextTower
+from bpg.backbones.vit import ViT
+from bpg.data.domain import DomainStream
+from bpg.data.transforms import Preprocessing
+from bpg.errors import ModelError, WrongUse
+from bpg.experts.expert import Expert, ExpertSettings, parameter_count
+from bpg.metrics import Counts, average_accuracy
+from bpg.randomness import generator_of
+from bpg.store import history, load_state
+from tests.conftest import shaken, small_config
+from tests.toy import FAST, GENTLE, toy_backbone, toy_domain, toy_stream
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> DomainStream:
+    return toy_stream(tmp_path_factory.mktemp("toy"))
+
+
+def model(backbone: Backbone | None = None, **values: object) -> BPG:
+    return BPG(backbone or toy_backbone(), **({"rank": 4, "optimisation": FAST, "augmentation": GENTLE} | values))
+
+
+def small_clip() -> Backbone:
+    torch.manual_seed(0)
+    vit = shaken(ViT(small_config(pre_norm=True, patch_bias=False, activation="quick_gelu", projection=24)))
+    text = shaken(TextTower(TextConfig(width=32, depth=1, heads=2, hidden=64, projection=24)))
+    return Backbone(vit, Preprocessing(size=32), name="small clip", text=text, logit_scale=20.0)
+
+
+def digests(learner: BPG, folder: Path) -> dict[str, bytes]:
+    learner.save(folder)
+    files = [folder / "model.json", *sorted((folder / "experts").iterdir())]
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+def test_the_rank_follows_from_separability(stream: DomainStream) -> None:
+    learner = model(rank=None, s0=3.0, r0=8, optimisation=FAST | {"epochs": 1})
+    learner.learn(stream.domains[0])
+    facts = learner.facts("red")
+    assert facts["separability"] == pytest.approx(facts["between"] / (facts["within"] + 1e-6))
+    assert facts["rank"] == max(1, int(24 / facts["separability"] + 0.5))
+    assert facts["parameters"] == sum(
+        tensor.numel() for name, tensor in learner.state().domains["red"].tensors.items() if name.startswith("expert/")
+    )
+    same = model(rank=None, budget=24.0, optimisation=FAST | {"epochs": 1})
+    same.learn(stream.domains[0])
+    assert same.facts("red")["rank"] == facts["rank"]
+
+
+def test_without_a_known_reference_a_rank_must_be_given(stream: DomainStream) -> None:
+    with pytest.raises(WrongUse, match="s_0 of toy is not known for the plain estimator.*s0, budget or rank"):
+        model(rank=None).learn(stream.domains[0])
+
+
+def test_a_single_class_gets_the_reference_rank(tmp_path: Path) -> None:
+    learner = model(rank=None, s0=1.0, r0=3, optimisation=FAST | {"epochs": 1})
+    with pytest.warns(UserWarning, match="one class only"):
+        learner.learn(toy_domain(tmp_path, "red", 6, classes=("bar",)))
+    assert (learner.facts("red")["rank"], learner.facts("red")["separability"]) == (3, None)
+    assert learner.predict_proba(torch.randn(2, 3, 32, 32)).tolist() == [[1.0], [1.0]]
+
+
+def test_fewer_images_than_prototypes(tmp_path: Path) -> None:
+    learner = model()
+    learner.learn(toy_domain(tmp_path, "red", 3))
+    assert [len(nu) for nu in learner.prototypes] == [3]
+
+
+def test_any_order_and_any_merge_give_the_same_bytes(stream: DomainStream, tmp_path: Path) -> None:
+    found = []
+    for index, order in enumerate(itertools.permutations(stream.domains)):
+        learner = model()
+        for domain in order:
+            learner.learn(domain)
+        found.append(digests(learner, tmp_path / f"order{index}"))
+    apart = []
+    for domain in stream.domains:
+        learner = model()
+        learner.learn(domain)
+        apart.append(learner)
+    for index, order in enumerate(itertools.permutations(apart)):
+        merged = model()
+        for learner in order:
+            merged.merge(learner)
+        found.append(digests(merged, tmp_path / f"merge{index}"))
+    assert all(files == found[0] for files in found[1:])
+
+
+def test_relearning_a_domain_replaces_it_and_says_so(stream: DomainStream, tmp_path: Path) -> None:
+    learner = model()
+    learner.learn(toy_domain(tmp_path, "red", 12))
+    with pytest.warns(UserWarning, match="red is known already: it is learned anew"):
+        learner.learn(stream.domains[0])
+    fresh = model()
+    fresh.learn(stream.domains[0])
+    assert digests(learner, tmp_path / "one") == digests(fresh, tmp_path / "other")
+
+
+def test_what_cannot_be_merged(stream: DomainStream, tmp_path: Path) -> None:
+    one = model()
+    one.learn(stream.domains[0])
+    other = model(seed=1)
+    other.learn(stream.domains[1])
+    with pytest.raises(ModelError, match="different settings cannot be merged.*seed: 0 and 1"):
+        one.merge(other)
+    with pytest.raises(ModelError, match="different backbone cannot be merged"):
+        one.merge(model(toy_backbone(depth=2)))
+    different = model()
+    different.learn(toy_domain(tmp_path, "red", 12))
+    with pytest.raises(ModelError, match="both models have a domain red, and they differ"):
+        one.merge(different)
+    assert one.domains == ("red",)
+    strange = model()
+    strange.learn(toy_domain(tmp_path, "white", 6, classes=("ring", "dot")))
+    with pytest.raises(WrongUse, match="new classes"):
+        one.merge(strange)
+
+
+def test_load_makes_the_model_again(stream: DomainStream, tmp_path: Path) -> None:
+    learner = model()
+    for domain in stream.domains[:2]:
+        learner.learn(domain)
+    learner.save(tmp_path / "model", event="learned red and blue")
+    again = BPG.load(tmp_path / "model", backbone=toy_backbone(), router="hard")
+    assert (again.domains, again.router, again.settings) == (("blue", "red"), "hard", learner.settings)
+    assert [entry["event"] for entry in history(tmp_path / "model")] == ["learned red and blue"]
+    with pytest.raises(ModelError, match="learned on another backbone"):
+        BPG.load(tmp_path / "model", backbone=toy_backbone(depth=2))
+    with pytest.raises(ModelError, match="there is no model in"):
+        BPG.load(tmp_path / "nowhere")
+
+
+ABLATIONS = {
+    "baseline": ({"expert": {"parts": "none"}}, "hard"),
+    "with adapters": ({}, "hard"),
+    "with soft mixture": ({"expert": {"parts": "none"}}, "soft"),
+    "both": ({}, "soft"),
+    "uniform rank": ({"rank": 2}, "soft"),
+    "lora": ({"expert": {"parts": "lora"}}, "soft"),
+    "lora everywhere": ({"expert": {"parts": "lora", "lora_maps": ("q", "k", "v", "proj", "fc1", "fc2")}}, "soft"),
+    "no prompts": ({"expert": {"prompts": 0}}, "soft"),
+    "adamw": ({"optimisation": FAST | {"optimizer": "adamw", "lr": 0.01}}, "soft"),
+}
+
+
+@pytest.mark.parametrize("name", list(ABLATIONS))
+def test_ablations_by_settings_alone(name: str, stream: DomainStream) -> None:
+    settings, router = ABLATIONS[name]
+    learner = model(router=router, **({"optimisation": FAST | {"epochs": 12}} | settings))
+    for domain in stream.domains:
+        learner.learn(domain)
+    right = tuple(round(learner.score(test.images) * len(test.images)) for test in stream.tests)
+    assert average_accuracy(Counts((right,) * 3, tuple(len(test.images) for test in stream.tests))) > 60
+    facts = learner.facts("red")
+    expected = parameter_count(learner.backbone, 3, rank=facts["rank"], settings=learner.settings.expert)
+    assert facts["parameters"] == expected
+
+
+@pytest.mark.parametrize("context", [0, 4])
+def test_clip_end_to_end(context: int, stream: DomainStream, tmp_path: Path) -> None:
+    expert = {"head": "text", "context": context}
+    learner = model(small_clip(), expert=expert, optimisation=FAST | {"epochs": 25, "lr": 0.02})
+    for domain in stream.domains[:2]:
+        learner.learn(domain)
+    assert learner.score(stream.domains[0].train) > 0.6
+    learner.save(tmp_path / "model")
+    again = BPG.load(tmp_path / "model", backbone=small_clip())
+    images = torch.randn(3, 3, 32, 32)
+    assert torch.equal(again.forward(images).log_probs, learner.forward(images).log_probs)
+    names = [name for name in learner.state().domains["red"].tensors if "context" in name]
+    assert len(names) == (1 if context else 0)
+
+
+def test_a_text_head_needs_a_text_tower(stream: DomainStream) -> None:
+    with pytest.raises(WrongUse, match="a CLIP backbone for a text head"):
+        model(expert={"head": "text"}).learn(stream.domains[0])
+
+
+def test_the_prediction_is_the_weighted_sum_of_the_experts(stream: DomainStream) -> None:
+    learner = model()
+    for domain in stream.domains:
+        learner.learn(domain)
+    images = torch.randn(7, 3, 32, 32)
+    found = learner.forward(images)
+    z = learner.embed(images).double()
+    a = torch.stack([(z[:, None] - nu[None]).norm(dim=2).amin(dim=1) for nu in learner.prototypes], dim=1)
+    w = torch.softmax(-a, dim=1)
+    w = torch.where(w >= 1 / 3, w, 0.0)
+    w = w / w.sum(dim=1, keepdim=True)
+    y = sum(w[:, t, None] * learner.expert_logits(images, t).double() for t in range(3))
+    assert found.domain_weights is not None
+    assert_close(found.domain_weights, w)
+    assert_close(found.log_probs, torch.log_softmax(y, dim=1), rtol=1e-5, atol=1e-5)
+    assert torch.equal(found.experts, (w > 0).sum(dim=1))
+    oracle = learner.oracle(images, "green").log_probs
+    assert_close(oracle, torch.log_softmax(learner.expert_logits(images, 1).double(), dim=1), rtol=1e-5, atol=1e-5)
+
+
+def test_an_expert_begins_as_the_plain_backbone() -> None:
+    backbone = toy_backbone()
+    for parts in ("adapter", "lora"):
+        settings = ExpertSettings(prompts=0, parts=parts)  # type: ignore[arg-type]
+        expert = Expert(backbone, ("a", "b"), rank=5, settings=settings, generator=generator_of(0))
+        images = torch.randn(3, 3, 32, 32)
+        assert torch.equal(backbone(images, expert.tuning()), backbone(images))
+
+
+def test_initial_weights_depend_on_seed_and_domain_alone(stream: DomainStream) -> None:
+    still = FAST | {"lr": 0.0, "epochs": 1}
+    first, second = model(optimisation=still), model(optimisation=still)
+    first.learn(stream.domains[1])
+    second.learn(stream.domains[0])
+    second.learn(stream.domains[1])
+    for name, tensor in first.state().domains["blue"].tensors.items():
+        assert torch.equal(tensor, second.state().domains["blue"].tensors[name])
+
+
+def test_nothing_frozen_has_a_gradient_or_optimiser_state(
+    stream: DomainStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[torch.nn.Parameter] = []
+    make = torch.optim.SGD
+
+    def watched(parameters: list[torch.nn.Parameter], **options: float) -> torch.optim.Optimizer:
+        held.extend(parameters)
+        return make(parameters, **options)
+
+    monkeypatch.setattr(torch.optim, "SGD", watched)
+    learner = model()
+    for domain in stream.domains[:2]:
+        held.clear()
+        learner.learn(domain)
+        tensors = learner.state().domains[domain.name].tensors
+        assert sum(parameter.numel() for parameter in held) == sum(
+            tensor.numel() for name, tensor in tensors.items() if name.startswith("expert/")
+        )
+    frozen = {id(parameter) for parameter in learner.backbone.parameters()}
+    assert not [parameter for parameter in held if id(parameter) in frozen]
+    assert all(parameter.grad is None for parameter in learner.backbone.parameters())
+
+
+def test_model_json_says_what_was_learned(stream: DomainStream, tmp_path: Path) -> None:
+    learner = model()
+    learner.learn(stream.domains[0])
+    learner.save(tmp_path)
+    document = json.loads((tmp_path / "model.json").read_text())
+    assert document["format"] == 1
+    assert document["backbone"]["name"] == "toy"
+    assert list(document["domains"]) == ["red"]
+    assert load_state(tmp_path).domains["red"].facts["images"] == 24
+
+
+def test_domain_names_may_be_anything_printable(tmp_path: Path) -> None:
+    learner = model(optimisation=FAST | {"epochs": 1})
+    for name in ("../escape", "sp ace", "日本", "a/b\\c", "%s{}"):
+        learner.learn(Domain(name, toy_domain(tmp_path, "red", 6).train))
+    learner.save(tmp_path / "model")
+    assert BPG.load(tmp_path / "model", backbone=toy_backbone()).domains == learner.domains
+    assert {file.name for file in tmp_path.iterdir()} >= {"model"}

@@ -39,7 +39,8 @@ def surroundings(tmp_path: Path) -> Path:
         pixels = np.random.default_rng(index).integers(0, 256, (60, 80, 3), dtype=np.uint8)
         (tmp_path / name).mkdir(exist_ok=True)
         Image.fromarray(pixels).save(tmp_path / name / f"{index}.png")
-    (tmp_path / "photos.txt").write_text("cat/0.png 0\ndog/1.png 1\ncat/2.png 0\ndog/3.png 1\n")
+    for name in ("photos.txt", "sketches.txt"):
+        (tmp_path / name).write_text("cat/0.png 0\ndog/1.png 1\ncat/2.png 0\ndog/3.png 1\n")
     return tmp_path
 
 

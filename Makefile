@@ -34,6 +34,7 @@ test-real: .venv/ready-dev
 
 bench: .venv/ready-dev
 	$(BIN)/python -m benchmarks.backbone
+	$(BIN)/python -m benchmarks.training
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
-"""What a training step costs, as a multiple of a forward pass over the same images; interleaved, medians with their spread.
+"""What a training step costs, as a multiple of a forward pass over the same images; interleaved, medians and spread.
 
-Run it with `make bench`. With a frozen backbone the ideal is 2: a forward, and a backward that computes no weight gradients.
+Run it with `make bench`. With a frozen backbone the ideal is 2: a forward, and a backward without weight gradients.
 """
 
 from __future__ import annotations

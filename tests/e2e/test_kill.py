@@ -89,7 +89,7 @@ def disturbed(folder: Path, data: Path, ranks: int, kills: int, span: float, dra
 
 
 def kill_and_compare(tmp_path: Path, *, ranks: int, kills: int, a_run: int, seed: int) -> None:
-    """As many runs as `kills` take, `a_run` at most in each: every one must end with the bytes of an undisturbed run."""
+    """As many runs as `kills` take, `a_run` at most in each: every one ends with the bytes of an undisturbed run."""
     data = tmp_path / "data"
     wanted, span = undisturbed(tmp_path / "undisturbed", data, ranks)
     draw, done, run = random.Random(seed), 0, 0

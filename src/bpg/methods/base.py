@@ -2,30 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from bpg.backbones.backbone import Backbone
+from bpg.backbones.weights import load_backbone
 from bpg.data.ahead import ahead
 from bpg.data.decode import decode
 from bpg.data.domain import Domain
 from bpg.data.images import ImageSet
-from bpg.errors import WrongUse
-from bpg.store import State, digest_of, save_state
-from bpg.training import once
+from bpg.errors import ModelError, WrongUse
+from bpg.methods.parts.identity import as_json, check_backbone, identity
+from bpg.progress import Progress
+from bpg.store import Learned, State, digest_of, load_state, save_state
+from bpg.training import Resume, once
 from bpg.types import Prediction
 
 Images = Tensor | ImageSet | Sequence[str | Path]  # prepared pixels (B, 3, H, W), labelled files, or files
 
 
 class Learner(Protocol):
-    """Learns one domain after another, then classifies images from any of them."""
+    """Learns one domain after another, then classifies images from any of them.
 
+    A method derives from it and says what is its own: `Settings`, `begin`, `classes`, `learn`, `forward`, `state`,
+    `load_state`. With `scratch`, a folder, an interrupted `learn` goes on where it was.
+    """
+
+    method: ClassVar[str]  # its name in the registry
+    Settings: ClassVar[type[Any]]  # all of it is stored with a model and never changes
+    settings: Any
     backbone: Backbone
+    weights: str  # the backbone's digest
+    allow_new_classes: bool
+    scratch: Path | None
+    checkpoint_seconds: float  # of work between two checkpoints: what a kill loses at most
+    progress: Callable[[Progress], None] | None
+
+    def __init__(
+        self,
+        backbone: Backbone | str,
+        *,
+        allow_new_classes: bool = False,
+        scratch: str | Path | None = None,
+        checkpoint_seconds: float = 5.0,
+        progress: Callable[[Progress], None] | None = None,
+        **values: Any,
+    ) -> None:
+        self.backbone = load_backbone(backbone) if isinstance(backbone, str) else backbone
+        self.weights = self.backbone.digest()
+        self.settings = self.Settings(**values)
+        self.allow_new_classes = allow_new_classes
+        self.scratch = Path(scratch) if scratch is not None else None
+        self.checkpoint_seconds = checkpoint_seconds
+        self.progress = progress
+        self.begin()
+
+    def begin(self) -> None:
+        """Have learned nothing yet."""
+        ...
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -44,7 +84,9 @@ class Learner(Protocol):
         """All that is needed to make this learner again; `load_state` is its inverse."""
         ...
 
-    def load_state(self, state: State) -> None: ...
+    def load_state(self, state: State) -> None:
+        """Become the model of `state`, whatever was learned before."""
+        ...
 
     def predict(self, images: Images, *, batch_size: int = 32) -> list[str]:
         """The name of the likeliest class of each image."""
@@ -65,7 +107,56 @@ class Learner(Protocol):
 
     def save(self, folder: str | Path, *, event: str = "saved") -> str:
         """Put this model into `folder`, in one step; its digest. Of several ranks, the first writes."""
-        return once(lambda: save_state(self.state(), Path(folder), event=event), lambda: digest_of(Path(folder)))
+        place = Path(folder)
+        digest = once(lambda: save_state(self.state(), place, event=event), lambda: digest_of(place))
+        for file in self.scratch.glob("learn-*.safetensors") if self.scratch is not None else ():
+            file.unlink(missing_ok=True)  # what it was kept for is safe now
+        return digest
+
+    @classmethod
+    def load(cls, folder: str | Path, *, backbone: Backbone | str | None = None, **options: Any) -> Self:
+        """The model in `folder`, with the backbone it names unless another source of the same weights is given."""
+        state = load_state(Path(folder))
+        if state.method != cls.method:
+            raise ModelError(
+                f"{folder} is another method's model",
+                wanted=cls.method,
+                came=state.method,
+                remedy="Load it with its own.",
+            )
+        if backbone is None:
+            backbone = load_backbone(state.backbone["name"], image_size=state.backbone["preprocessing"]["size"])
+        model = cls(backbone, **options)
+        model.load_state(state)
+        return model
+
+    def make_state(
+        self,
+        domains: Mapping[str, Learned] | None = None,
+        *,
+        shared: Mapping[str, Tensor] | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> State:
+        """A state of this method, settings and backbone."""
+        backbone = identity(self.backbone, self.weights)
+        return State(self.method, as_json(self.settings), backbone, domains or {}, shared or {}, facts or {})
+
+    def take_settings(self, state: State) -> None:
+        """Begin anew with the settings of `state`, which must be of this backbone."""
+        check_backbone(state, self.backbone, self.weights)
+        self.settings = self.Settings(**state.settings)
+        self.begin()
+
+    def resume(self, domain: Domain, *more: str | int) -> Resume | None:
+        """Where training on `domain` keeps its state; `more` is what it depends on besides settings and images."""
+        if self.scratch is None:
+            return None
+        digest = hashlib.sha256(json.dumps([as_json(self.settings), self.weights, domain.name, *more]).encode())
+        for index, label in enumerate(domain.train.labels):
+            digest.update(hashlib.sha256(domain.train.encoded(index)).digest())
+            digest.update(domain.train.classes[label].encode())
+        key = digest.hexdigest()
+        return Resume(self.scratch / f"learn-{key[:32]}.safetensors", key, self.checkpoint_seconds)
 
 
 @runtime_checkable

@@ -5,25 +5,20 @@ The lower yardstick of the field: what a method must beat to be worth its name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from bpg.backbones.backbone import Backbone
-from bpg.backbones.weights import load_backbone
 from bpg.config import settings
 from bpg.data.batches import Batches
 from bpg.data.domain import Domain
 from bpg.data.transforms import Augmentation
 from bpg.methods.base import Learner
 from bpg.methods.parts.heads import GrowingHead
-from bpg.methods.parts.identity import as_json, check_backbone, check_classes, identity
-from bpg.progress import Progress
+from bpg.methods.parts.identity import check_classes, tensors_digest
 from bpg.store import State
 from bpg.training import Optimisation, cross_entropy, fit
 from bpg.types import Prediction
@@ -42,21 +37,10 @@ class FineTune(Learner):
     """One network and one head for all domains, trained on each in turn."""
 
     method = "finetune"
+    Settings = FineTuneSettings
+    settings: FineTuneSettings
 
-    def __init__(
-        self,
-        backbone: Backbone | str,
-        *,
-        allow_new_classes: bool = False,
-        scratch: str | Path | None = None,
-        progress: Callable[[Progress], None] | None = None,
-        **values: Any,
-    ) -> None:
-        del scratch
-        self.backbone = load_backbone(backbone) if isinstance(backbone, str) else backbone
-        self.settings = FineTuneSettings(**values)
-        self.allow_new_classes, self.progress = allow_new_classes, progress
-        self._weights = self.backbone.digest()
+    def begin(self) -> None:
         self._net = deepcopy(self.backbone)
         self._head = GrowingHead(self.backbone.feature_width).to(self.backbone.device)
 
@@ -77,7 +61,8 @@ class FineTune(Learner):
 
         o = s.optimisation
         batches = Batches(domain, self.backbone.preprocessing, s.augmentation, s.seed, o.batch_size, o.epochs)
-        fit(trained, loss, batches, o, device=self.backbone.device, progress=self.progress)
+        resume = self.resume(domain, self._net.digest(), tensors_digest(self._head))
+        fit(trained, loss, batches, o, device=self.backbone.device, resume=resume, progress=self.progress)
         trained.requires_grad_(False)
 
     @torch.no_grad()
@@ -88,12 +73,10 @@ class FineTune(Learner):
     def state(self) -> State:
         shared = {f"net/{name}": tensor for name, tensor in self._net.state_dict().items()}
         shared |= {f"head/{name}": tensor for name, tensor in self._head.state_dict().items()}
-        facts = {"classes": list(self.classes)}
-        return State(self.method, as_json(self.settings), identity(self.backbone, self._weights), {}, shared, facts)
+        return self.make_state(shared=shared, facts={"classes": list(self.classes)})
 
     def load_state(self, state: State) -> None:
-        check_backbone(state, self.backbone, self._weights)
-        self.settings = FineTuneSettings(**state.settings)
+        self.take_settings(state)
         self._head.grow(state.facts["classes"], seed=0)
         for prefix, module in (("net/", self._net), ("head/", self._head)):
             own = {key.removeprefix(prefix): tensor for key, tensor in state.shared.items() if key.startswith(prefix)}

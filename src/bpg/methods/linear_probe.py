@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -17,15 +16,13 @@ from torch import Tensor, nn
 
 from bpg.backbones.backbone import FINISHED, Backbone
 from bpg.backbones.survey import Survey, survey
-from bpg.backbones.weights import load_backbone
 from bpg.config import settings
 from bpg.data.batches import FeatureBatches
 from bpg.data.domain import Domain
 from bpg.methods.base import Learner
 from bpg.methods.parts.heads import GrowingHead
-from bpg.methods.parts.identity import as_json, check_backbone, check_classes, identity
-from bpg.methods.parts.pool import ExpertPool, Member
-from bpg.mixture import Fusion
+from bpg.methods.parts.identity import check_classes
+from bpg.methods.parts.pool import Member, Pooled
 from bpg.progress import Progress
 from bpg.prototypes import prototypes
 from bpg.randomness import seed_of
@@ -43,41 +40,15 @@ class ProbeSettings:
     optimisation: Optimisation = Optimisation(epochs=50, lr=0.1, batch_size=128, weight_decay=0.0)
 
 
-class LinearProbe(Learner):
+class LinearProbe(Pooled):
     """A linear head for each domain, chosen by the nearest prototype unless another router is given."""
 
     method = "linear_probe"
+    Settings = ProbeSettings
+    settings: ProbeSettings
 
-    def __init__(
-        self,
-        backbone: Backbone | str,
-        *,
-        router: str = "hard",
-        fusion: Fusion = "threshold+l1",
-        allow_new_classes: bool = False,
-        scratch: str | Path | None = None,
-        progress: Callable[[Progress], None] | None = None,
-        **values: Any,
-    ) -> None:
-        del scratch  # a head is trained in seconds
-        self.backbone = load_backbone(backbone) if isinstance(backbone, str) else backbone
-        self.settings = ProbeSettings(**values)
-        self.router, self.fusion = router, fusion
-        self.allow_new_classes, self.progress = allow_new_classes, progress
-        self._weights = self.backbone.digest()
-        self._pool = ExpertPool(self.backbone)
-
-    @property
-    def domains(self) -> tuple[str, ...]:
-        return self._pool.domains
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return self._pool.classes
-
-    @property
-    def prototypes(self) -> list[Tensor]:
-        return self._pool.prototypes
+    def __init__(self, backbone: Backbone | str, *, router: str = "hard", **options: Any) -> None:
+        super().__init__(backbone, router=router, **options)
 
     def learn(self, domain: Domain) -> None:
         check_classes(self.classes, domain.classes, allowed=self.allow_new_classes)
@@ -87,55 +58,26 @@ class LinearProbe(Learner):
         seed = seed_of(self.settings.seed, domain.name, "prototypes")
         centres = prototypes(found.features[FINISHED], k=self.settings.k, seed=seed)
         facts = {"classes": list(domain.classes), "images": len(domain.train)}
-        self._pool.add(domain.name, Member(Probed(head), centres, facts))
-
-    def forward(self, images: Tensor) -> Prediction:
-        return self._pool.predict(images, router=self.router, fusion=self.fusion)
-
-    def embed(self, images: Tensor) -> Tensor:
-        return self.backbone.embed(images)
-
-    def expert_logits(self, images: Tensor, expert: int) -> Tensor:
-        return self._pool.expert_logits(images, expert)
-
-    def forget(self, name: str) -> None:
-        self._pool.forget(name)
-
-    def state(self) -> State:
-        domains = {name: self._pool[name].learned() for name in self.domains}
-        return State(self.method, as_json(self.settings), identity(self.backbone, self._weights), domains)
+        self.pool.add(domain.name, Member(Probed(head), centres, facts))
 
     def load_state(self, state: State) -> None:
-        check_backbone(state, self.backbone, self._weights)
-        self.settings = ProbeSettings(**state.settings)
-        self._pool = ExpertPool(self.backbone)
+        self.take_settings(state)
         for name, learned in state.domains.items():
             head = GrowingHead(self.backbone.feature_width)
             head.grow(learned.facts["classes"], seed=0)
             expert = Probed(head)
             expert.load_state_dict(Member.expert_tensors(learned))
-            self._pool.add(name, Member(expert.to(self.backbone.device), learned.tensors["prototypes"], learned.facts))
+            self.pool.add(name, Member(expert.to(self.backbone.device), learned.tensors["prototypes"], learned.facts))
 
 
 class SequentialProbe(Learner):
     """One linear head for all domains, which goes on training on each new one."""
 
     method = "sequential_probe"
+    Settings = ProbeSettings
+    settings: ProbeSettings
 
-    def __init__(
-        self,
-        backbone: Backbone | str,
-        *,
-        allow_new_classes: bool = False,
-        scratch: str | Path | None = None,
-        progress: Callable[[Progress], None] | None = None,
-        **values: Any,
-    ) -> None:
-        del scratch  # a head is trained in seconds
-        self.backbone = load_backbone(backbone) if isinstance(backbone, str) else backbone
-        self.settings = ProbeSettings(**values)
-        self.allow_new_classes, self.progress = allow_new_classes, progress
-        self._weights = self.backbone.digest()
+    def begin(self) -> None:
         self._head = GrowingHead(self.backbone.feature_width).to(self.backbone.device)
 
     @property
@@ -152,12 +94,10 @@ class SequentialProbe(Learner):
         return Prediction(torch.log_softmax(logits.double(), dim=1), None, torch.ones(len(images), dtype=torch.long))
 
     def state(self) -> State:
-        shared, facts = dict(self._head.state_dict()), {"classes": list(self.classes)}
-        return State(self.method, as_json(self.settings), identity(self.backbone, self._weights), {}, shared, facts)
+        return self.make_state(shared=dict(self._head.state_dict()), facts={"classes": list(self.classes)})
 
     def load_state(self, state: State) -> None:
-        check_backbone(state, self.backbone, self._weights)
-        self.settings = ProbeSettings(**state.settings)
+        self.take_settings(state)
         self._head.grow(state.facts["classes"], seed=0)
         self._head.load_state_dict(dict(state.shared))
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
+
+import torch
+from torch import nn
 
 from bpg.backbones.backbone import Backbone
 from bpg.errors import ModelError, WrongUse
@@ -46,3 +50,12 @@ def check_classes(known: Sequence[str], given: Sequence[str], *, allowed: bool) 
             came=f"{', '.join(new[:5])}{' and more' if len(new) > 5 else ''} besides",
             remedy="Check their spelling, or set allow_new_classes.",
         )
+
+
+def tensors_digest(module: nn.Module) -> str:
+    """The sha256 of a module's tensors."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{name}:{tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

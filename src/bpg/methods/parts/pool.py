@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from bpg.backbones.backbone import Backbone
 from bpg.engine import run_experts
 from bpg.errors import ModelError, unknown_name
+from bpg.methods.base import Learner
+from bpg.methods.parts.identity import check_classes
 from bpg.mixture import Fusion, mix, mixture_weights
 from bpg.registry import ROUTERS
 from bpg.routing import Router, distances, oracle
-from bpg.store import Learned
+from bpg.store import Learned, State
 from bpg.types import Prediction
 
 
@@ -83,7 +85,8 @@ class ExpertPool:
         self._members[name] = member
 
     def forget(self, name: str) -> None:
-        del self._members[self._known(name)]
+        self[name]  # a name that is not there gets the nearest one told
+        del self._members[name]
 
     def take_over(self, other: ExpertPool) -> None:
         """Add the members of `other`; the same domain must have the same content in both."""
@@ -123,9 +126,84 @@ class ExpertPool:
         logits: Tensor = self.members[expert].expert(images, self.backbone)
         return logits
 
-    def _known(self, name: str) -> str:
-        self[name]
-        return name
+
+class Pooled(Learner, Protocol):
+    """A learner whose experts live in a pool: routable and isolated. `router` and `fusion` may change at any time."""
+
+    router: str
+    fusion: Fusion
+    pool: ExpertPool
+
+    def __init__(
+        self, backbone: Backbone | str, *, router: str = "soft", fusion: Fusion = "threshold+l1", **options: Any
+    ) -> None:
+        self.router, self.fusion = router, fusion
+        super().__init__(backbone, **options)
+
+    def begin(self) -> None:
+        self.pool = ExpertPool(self.backbone)
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The names of the learned domains, sorted."""
+        return self.pool.domains
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.pool.classes
+
+    @property
+    def prototypes(self) -> list[Tensor]:
+        return self.pool.prototypes
+
+    def facts(self, domain: str) -> dict[str, Any]:
+        """What is known of a learned domain."""
+        return dict(self.pool[domain].facts)
+
+    def forward(self, images: Tensor) -> Prediction:
+        return self.pool.predict(images, router=self.router, fusion=self.fusion)
+
+    def oracle(self, images: Tensor, domain: str) -> Prediction:
+        """What the expert of the true domain says: the bound that no router passes. For measurements."""
+        self.pool[domain]
+        true = torch.full((len(images),), self.domains.index(domain))
+        return self.pool.predict(images, router=self.router, fusion="threshold+l1", true=true)
+
+    def embed(self, images: Tensor) -> Tensor:
+        return self.backbone.embed(images)
+
+    def expert_logits(self, images: Tensor, expert: int) -> Tensor:
+        return self.pool.expert_logits(images, expert)
+
+    def forget(self, name: str) -> None:
+        """Become the model that never learned the domain `name`, bit for bit."""
+        self.pool.forget(name)
+
+    def merge(self, other: Self) -> None:
+        """Take over the domains of a model learned apart: the result is the model that learned them all."""
+        mine, theirs = self.state(), other.state()
+        for part in ("method", "backbone", "settings"):
+            ours, its = getattr(mine, part), getattr(theirs, part)
+            if ours != its:
+                raise ModelError(
+                    f"models of different {part} cannot be merged",
+                    wanted="the same in both",
+                    came=_differences(ours, its),
+                    remedy="Learn the domain anew in one of them.",
+                )
+        check_classes(self.classes, other.classes, allowed=self.allow_new_classes)
+        if other.domains:
+            check_classes(other.classes, self.classes, allowed=self.allow_new_classes)
+        self.pool.take_over(other.pool)
+
+    def state(self) -> State:
+        return self.make_state({name: self.pool[name].learned() for name in self.domains})
+
+
+def _differences(ours: Any, its: Any) -> str:
+    if not isinstance(ours, dict) or not isinstance(its, dict):
+        return f"{ours} and {its}"
+    return "; ".join(f"{key}: {ours.get(key)} and {its.get(key)}" for key in ours if ours.get(key) != its.get(key))
 
 
 def _equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

@@ -42,7 +42,7 @@ class WrongUse(BPGError, ValueError):
     exit_code = 2
 
 
-class UnknownName(WrongUse, LookupError):
+class UnknownName(WrongUse, KeyError):
     """A name that nothing is registered under."""
 
 
@@ -70,6 +70,10 @@ class TuningError(BPGError, ValueError):
     """A tuning that does not fit the transformer it is set on."""
 
 
+class TrainingError(BPGError, ArithmeticError):
+    """A training that cannot go on: its numbers are none any more."""
+
+
 class PluginError(BPGError, RuntimeError):
     """Another package's method, backbone, data set or router that cannot be used."""
 
@@ -82,7 +86,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownName:
     """The error for a name nobody owns, with the nearest known one as the remedy."""
     names = sorted(known)
     near = get_close_matches(name, names, n=3, cutoff=0.4)
-    remedy = f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(names[:8])} and more."
+    some = f"Known: {', '.join(names[:8])}{' and more' if len(names) > 8 else ''}."
+    remedy = f"Did you mean {' or '.join(near)}?" if near else some if names else "None is known yet."
     return UnknownName(
         f"no {kind} is called {name!r}", wanted=f"one of {len(names)} known names", came=repr(name), remedy=remedy
     )

@@ -19,8 +19,7 @@ FUSIONS: tuple[str, ...] = get_args(Fusion)
 
 def mixture_weights(confidence: Tensor, fusion: Fusion = "threshold+l1") -> Tensor:
     """w'_t (B, T): what is left of the confidences. A weight of 0 means that the expert need not run."""
-    if fusion not in FUSIONS:
-        raise WrongUse("no such fusion", wanted=", ".join(FUSIONS), came=repr(fusion), remedy="Choose one of them.")
+    check_fusion(fusion)
     if fusion in ("mean", "max"):
         return torch.full_like(confidence, 1 / confidence.shape[1])
     kept = torch.where(survivors(confidence), confidence, 0.0)
@@ -28,6 +27,12 @@ def mixture_weights(confidence: Tensor, fusion: Fusion = "threshold+l1") -> Tens
         kept = (kept > 0).to(confidence.dtype)
     norm: Tensor = torch.linalg.vector_norm(kept, ord=2 if fusion == "threshold+l2" else 1, dim=1, keepdim=True)
     return kept / norm
+
+
+def check_fusion(fusion: str) -> None:
+    """Raise WrongUse for a fusion that does not exist."""
+    if fusion not in FUSIONS:
+        raise WrongUse("no such fusion", wanted=", ".join(FUSIONS), came=repr(fusion), remedy="Choose one of them.")
 
 
 def mix(logits: Tensor, weights: Tensor, known: Tensor, fusion: Fusion = "threshold+l1") -> Tensor:

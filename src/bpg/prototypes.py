@@ -26,17 +26,19 @@ def prototypes(features: Tensor, *, k: int = 5, seed: int = 0) -> Tensor:
             came=f"shape {tuple(features.shape)}, k {k}",
             remedy="Check the set of images.",
         )
-    x = features.double().cpu().numpy()
+    raw = features.double().cpu().numpy()
+    middle = raw.mean(axis=0)
+    x = raw - middle  # near zero, squared distances lose nothing to cancellation
     distinct = np.unique(x, axis=0)
     if len(distinct) <= k:
-        return torch.from_numpy(distinct)
+        return torch.from_numpy(np.unique(raw, axis=0))
     best: tuple[float, Floats] | None = None
     for restart in range(RESTARTS):
         found = _lloyd(x, _seeds(x, k, np.random.default_rng([seed, restart])))
         if best is None or found[0] < best[0]:
             best = found
     assert best is not None
-    centres = best[1]
+    centres = best[1] + middle
     return torch.from_numpy(centres[np.lexsort(centres.T[::-1])])  # an order of their own, not that of the draw
 
 
@@ -44,11 +46,12 @@ def _seeds(x: Floats, k: int, generator: np.random.Generator) -> Floats:
     """k-means++: next centres are drawn in proportion to the squared distance from those before; the best stays."""
     centres = [x[generator.integers(len(x))]]
     distance = ((x - centres[0]) ** 2).sum(axis=1)
+    sizes = (x**2).sum(axis=1)
     trials = 2 + int(np.log(k))
     for _ in range(k - 1):
         drawn = np.searchsorted(np.cumsum(distance), generator.random(trials) * distance.sum(), side="right")
         candidates = x[np.minimum(drawn, len(x) - 1)]
-        left = np.minimum(distance[:, None], _squared(x, candidates))  # (n, trials)
+        left = np.minimum(distance[:, None], _squared(x, candidates, sizes))  # (n, trials)
         best = int(left.sum(axis=0).argmin())
         centres.append(candidates[best])
         distance = left[:, best]
@@ -58,21 +61,22 @@ def _seeds(x: Floats, k: int, generator: np.random.Generator) -> Floats:
 def _lloyd(x: Floats, centres: Floats) -> tuple[float, Floats]:
     """Inertia and centres when no image changes its centre any more."""
     nearest: NDArray[np.int64] | None = None
+    sizes = (x**2).sum(axis=1)
     for _ in range(STEPS):
-        distance = _squared(x, centres)
+        distance = _squared(x, centres, sizes)
         now = distance.argmin(axis=1)
         if nearest is not None and np.array_equal(now, nearest):
             break
         nearest = now
+        worst = iter(distance.min(axis=1).argsort()[::-1])
         for j in range(len(centres)):
             members = x[nearest == j]
-            # An empty centre moves to the image that is worst served.
-            centres[j] = members.mean(axis=0) if len(members) else x[distance.min(axis=1).argmax()]
-    return float(_squared(x, centres).min(axis=1).sum()), centres
+            # An empty centre moves to the image that is worst served, a second one to the next.
+            centres[j] = members.mean(axis=0) if len(members) else x[next(worst)]
+    return float(_squared(x, centres, sizes).min(axis=1).sum()), centres
 
 
-def _squared(x: Floats, centres: Floats) -> Floats:
-    """Squared distances (n, k)."""
-    crossed = (x**2).sum(axis=1)[:, None] - 2 * x @ centres.T + (centres**2).sum(axis=1)
-    squared: Floats = np.maximum(crossed, 0)
+def _squared(x: Floats, centres: Floats, sizes: Floats) -> Floats:
+    """Squared distances (n, k); `sizes` (n,) are the squared lengths of x."""
+    squared: Floats = np.maximum(sizes[:, None] - 2 * x @ centres.T + (centres**2).sum(axis=1), 0)
     return squared

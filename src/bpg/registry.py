@@ -34,6 +34,9 @@ class Registry(Mapping[str, Any]):
                 remedy="Update or remove the package that brings it.",
             ) from error
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._owners  # without importing anything
+
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._owners))
 

@@ -59,10 +59,32 @@ class State:
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON that is no domain's own
 
 
-def save_state(state: State, folder: Path, *, event: str) -> str:
-    """Put `state` in the place of whatever model is in `folder`; its digest. `event` goes into the history."""
-    folder.mkdir(parents=True, exist_ok=True)
+def save_state(state: State, folder: Path, *, event: str, expects: str | None = None) -> str:
+    """Put `state` in the place of whatever model is in `folder`; its digest. `event` goes into the history.
+
+    With `expects`, the digest of the model that is there now, a folder that somebody else has changed is left alone.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return _save(state, folder, event, expects)
+    except (OSError, UnicodeEncodeError) as error:
+        raise ModelError(
+            f"the model cannot be written to {folder}",
+            wanted="a folder to write to",
+            came=str(error),
+            remedy="Save elsewhere.",
+        ) from error
+
+
+def _save(state: State, folder: Path, event: str, expects: str | None) -> str:
     with _writing(folder):
+        if expects is not None and digest_of(folder) != expects:
+            raise ModelError(
+                f"{folder} was changed by somebody else since it was loaded",
+                wanted=f"the model {expects[:16]}...",
+                came=f"{digest_of(folder)[:16]}...",
+                remedy="Save elsewhere and merge the two, or load it again.",
+            )
         (folder / "experts").mkdir(exist_ok=True)
         domains = {}
         for name in sorted(state.domains):
@@ -70,7 +92,7 @@ def save_state(state: State, folder: Path, *, event: str) -> str:
             content = save(_plain(learned.tensors))
             sha = hashlib.sha256(content).hexdigest()
             expert = folder / "experts" / f"{sha}.safetensors"
-            if not expert.exists() or expert.stat().st_size != len(content):
+            if not expert.is_file() or expert.read_bytes() != content:  # a damaged one is mended
                 _replace(expert, content)
             domains[name] = {**learned.facts, "sha256": sha}
         shared = save(_plain(state.shared)) if state.shared else None
@@ -181,7 +203,7 @@ def _read_document(folder: Path) -> tuple[dict[str, Any], str]:
         if file.stat().st_size > LARGEST_JSON:
             raise _damaged(file, "is too large", f"at most {LARGEST_JSON} bytes", str(file.stat().st_size))
         content = file.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
         raise ModelError(
             f"there is no model in {folder}",
             wanted="a model.json",
@@ -192,24 +214,46 @@ def _read_document(folder: Path) -> tuple[dict[str, Any], str]:
         document = json.loads(content)
         digest = document.pop("digest")
         version = document["format"]
-        if not isinstance(version, int) or version > FORMAT:
+        if type(version) is not int or version not in {*MIGRATIONS, FORMAT}:
             raise ModelError(
-                f"{file} is of a later format",
-                wanted=f"format {FORMAT} or earlier",
+                f"{file} is of a format that this bpg does not know",
+                wanted=f"format {FORMAT}",
                 came=str(version),
-                remedy="Update bpg.",
+                remedy="Update bpg if it is a later one.",
             )
         if _sealed(document) != (content, digest):
             raise ValueError("its digest does not match")
-        if not all(re.fullmatch("[0-9a-f]{64}", facts["sha256"]) for facts in document["domains"].values()):
-            raise ValueError("a domain has no digest")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, ModelError):
             raise
         raise _damaged(file, "is damaged", "a model.json as it was written", str(error)) from None
     for step in range(version, FORMAT):
         document = MIGRATIONS[step](document)
+    _check_document(document, file)
     return document, digest
+
+
+def _check_document(document: dict[str, Any], file: Path) -> None:
+    """Raise ModelError unless everything in a model.json is of the kind that readers count on."""
+    kinds = {"method": str, "settings": dict, "backbone": dict, "domains": dict, "facts": dict}
+    wrong = [name for name, kind in kinds.items() if not isinstance(document.get(name), kind)]
+    if not wrong:
+        wrong += [f"backbone.{key}" for key in ("name", "sha256") if not isinstance(document["backbone"].get(key), str)]
+        if not isinstance(document["backbone"].get("preprocessing", {}), dict):
+            wrong.append("backbone.preprocessing")
+        for name, facts in document["domains"].items():
+            if not name.isprintable() or not isinstance(facts, dict) or not _is_digest(facts.get("sha256")):
+                wrong.append(f"the domain {name[:40]!r}")
+        if document.get("shared") is not None and not _is_digest(document["shared"]):
+            wrong.append("shared")
+    if wrong:
+        raise _damaged(
+            file, "is no sound model.json", "names, digests and settings in their places", ", ".join(wrong[:5])
+        )
+
+
+def _is_digest(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 
 class _Gone(Exception):

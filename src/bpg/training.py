@@ -7,6 +7,7 @@ the same step.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -25,6 +26,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bpg.config import settings
+from bpg.errors import TrainingError
 from bpg.progress import Progress
 
 
@@ -49,7 +51,7 @@ class Optimisation:
     epochs: PositiveInt = 30
     batch_size: PositiveInt = 128  # images a step, over all ranks
     optimizer: Literal["sgd", "adamw"] = "sgd"
-    lr: NonNegativeFloat = 0.01  # at its highest
+    lr: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01  # at its highest
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of sgd
     weight_decay: NonNegativeFloat = 2e-4
     schedule: Literal["cosine", "constant"] = "cosine"  # per step, to 0
@@ -88,6 +90,9 @@ def fit(
     named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     optimizer = _optimizer(list(named.values()), optimisation)
     scaler = torch.amp.GradScaler(device.type, enabled=scaled and device.type == "cuda")
+    if resume is not None and rank == 0:
+        for part in resume.file.parent.glob(f"{resume.file.name}.*.part"):
+            part.unlink(missing_ok=True)  # of a run that was killed while it wrote
     first = _restore(resume, named, optimizer, scaler, device) if resume is not None else 0
     began = saved = time.monotonic()
     micro = optimisation.micro_batch or max(1, -(-optimisation.batch_size // ranks))
@@ -98,6 +103,13 @@ def fit(
         total, micro = _gradients(named, loss, images.to(device), labels.to(device), whole, micro, scaler)
         if ranks > 1:
             total = _sum_over_ranks(named, total)
+        if not math.isfinite(float(total)):
+            raise TrainingError(
+                f"the training diverged at step {step + 1} of {batches.steps}",
+                wanted="a finite loss",
+                came=str(float(total)),
+                remedy="Lower the learning rate, or set clip_norm or a warm-up.",
+            )
         scaler.unscale_(optimizer)
         if optimisation.clip_norm is not None:
             nn.utils.clip_grad_norm_(named.values(), optimisation.clip_norm)
@@ -169,8 +181,10 @@ def _gradients(
 
 def _ranks() -> tuple[int, int]:
     """This process's rank and their number; joins the others when started by torchrun."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ and not dist.is_initialized():
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
@@ -206,10 +220,12 @@ def _save(
     tensors = {f"parameter/{name}": parameter.detach() for name, parameter in named.items()}
     for (name, _), state in zip(named.items(), _states(named, optimizer), strict=True):
         tensors |= {f"optimizer/{name}/{key}": value for key, value in state.items() if isinstance(value, Tensor)}
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     notes = {"identity": resume.identity, "step": str(step), "scaler": json.dumps(scaler.state_dict())}
+    notes["sha256"] = _digest(tensors)
     resume.file.parent.mkdir(parents=True, exist_ok=True)
     part = resume.file.with_name(f"{resume.file.name}.{os.getpid()}.part")
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part, metadata=notes)
+    save_file(tensors, part, metadata=notes)
     part.replace(resume.file)
 
 
@@ -229,6 +245,9 @@ def _restore(
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (no mapping)
     except (FileNotFoundError, SafetensorError):
         return 0
+    if _digest(tensors) != notes.get("sha256"):
+        warnings.warn(f"{resume.file} is damaged: training begins anew", stacklevel=3)
+        return 0
     with torch.no_grad():
         for name, parameter in named.items():
             parameter.copy_(tensors[f"parameter/{name}"])
@@ -238,6 +257,14 @@ def _restore(
                 optimizer.state[parameter] = state
     scaler.load_state_dict(json.loads(notes["scaler"]))
     return int(notes["step"])
+
+
+def _digest(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _states(named: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> Iterator[dict[str, object]]:

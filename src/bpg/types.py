@@ -14,3 +14,4 @@ class Prediction:
     log_probs: Tensor  # (B, C), over the model's classes
     domain_weights: Tensor | None  # (B, T), over the model's domains; None where a method has no experts
     experts: Tensor  # (B,) how many experts spoke
+    confidences: Tensor | None = None  # (B, T), what the router thought before fusion made weights of it

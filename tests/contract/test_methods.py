@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from torch.testing import assert_close
 from bpg.backbones.backbone import Backbone
 from bpg.data.domain import Domain, DomainStream
 from bpg.data.images import ImageSet
-from bpg.errors import WrongUse
+from bpg.errors import ModelError, TrainingError, WrongUse
 from bpg.methods.base import Isolated, Learner, Routable
+from bpg.progress import Progress
 from bpg.registry import METHODS
-from bpg.store import load_state, save_state
+from bpg.store import Learned, State, load_state, save_state
 from tests.toy import FAST, GENTLE, toy_backbone, toy_domain, toy_stream
 
 # What a method needs to be quick on the toy; the seed and the optimisation are the same for all.
@@ -200,6 +202,70 @@ def test_routable_methods_have_experts_that_can_be_forced(
     weights = learner.forward(pixels).domain_weights
     assert weights is not None
     assert_close(weights.sum(dim=1), torch.ones(9, dtype=torch.float64))
+
+
+def test_an_interrupted_training_leaves_the_model_as_it_was(make: Callable[..., Learner], stream: DomainStream) -> None:
+    def stop(now: Progress) -> None:
+        if now.step == 3:
+            raise KeyboardInterrupt
+
+    learner = make()
+    learner.learn(stream.domains[0])
+    before, classes = tensors(learner), learner.classes
+    learner.progress = stop
+    with pytest.raises(KeyboardInterrupt):
+        learner.learn(stream.domains[1])
+    assert (tensors(learner), learner.classes) == (before, classes)
+    learner.progress = None
+    learner.learn(stream.domains[1])
+    undisturbed = make()
+    for domain in stream.domains[:2]:
+        undisturbed.learn(domain)
+    assert tensors(learner) == tensors(undisturbed)
+
+
+def test_a_training_that_diverges_is_an_error(make: Callable[..., Learner], stream: DomainStream) -> None:
+    learner = make(optimisation=FAST | {"lr": 1e12, "epochs": 30})
+    with pytest.raises(TrainingError, match="diverged"):
+        learner.learn(stream.domains[0])
+
+
+def test_another_methods_model_is_refused(make: Callable[..., Learner], stream: DomainStream) -> None:
+    learner = make()
+    learner.learn(stream.domains[0])
+    state = learner.state()
+    for name in METHODS:
+        if name != learner.method:
+            with pytest.raises(ModelError, match="another method's model"):
+                build(name, toy_backbone()).load_state(state)
+
+
+def test_a_model_whose_parts_do_not_fit_is_refused(make: Callable[..., Learner], stream: DomainStream) -> None:
+    learner = make()
+    learner.learn(stream.domains[0])
+    state = learner.state()
+    strange: list[State] = [replace(state, settings={"nonsense": 1})]
+    if state.shared:
+        strange += [replace(state, shared={}), replace(state, facts={}), replace(state, facts={"classes": ["x"]})]
+    for name, learned in state.domains.items():
+        for facts in ({}, {"classes": 7}, {"classes": ["bar", "bar"]}, {"classes": [1, 2, 3]}):
+            changed = {**learned.facts, **facts} if facts else {}
+            strange.append(replace(state, domains={name: Learned(changed, learned.tensors)}))
+        for gone in learned.tensors:
+            rest = {key: tensor for key, tensor in learned.tensors.items() if key != gone}
+            strange.append(replace(state, domains={name: Learned(learned.facts, rest)}))
+        nu = {"prototypes": torch.full((2, 64), float("nan")).double()}
+        strange.append(replace(state, domains={name: Learned(learned.facts, {**learned.tensors, **nu})}))
+        more = {**learned.tensors, "expert/surplus": torch.zeros(1)}
+        strange.append(replace(state, domains={name: Learned(learned.facts, more)}))
+    for wrong in strange:
+        with pytest.raises((ModelError, WrongUse)):
+            make().load_state(wrong)
+
+
+def test_nothing_learned_yet_is_said(make: Callable[..., Learner], pixels: torch.Tensor) -> None:
+    with pytest.raises(WrongUse, match="nothing is learned yet"):
+        make().predict(pixels)
 
 
 def test_an_empty_domain_is_refused(tmp_path: Path) -> None:

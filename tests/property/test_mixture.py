@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from bpg.backbones.survey import ScatterSum
-from bpg.capacity import allocate, solve_budget
+from bpg.capacity import MAX_RANK, allocate, solve_budget
 from bpg.errors import WrongUse
 from bpg.mixture import FUSIONS, mix, mixture_weights
 from bpg.prototypes import prototypes
@@ -87,26 +87,31 @@ def test_separability_of_too_little_is_refused() -> None:
 def test_capacity_is_between_its_bounds_and_falls_with_separability(s: float, budget: float) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        rank = allocate(s, budget=budget, max_rank=256)
+        rank = allocate(s, lam=budget, max_rank=256)
         assert 1 <= rank <= 256
-        assert allocate(2 * s, budget=budget, max_rank=256) <= rank
+        assert allocate(2 * s, lam=budget, max_rank=256) <= rank
         if 1 <= budget / s <= 256:
             assert abs(rank - budget / s) <= 0.5 + 1e-6
 
 
 def test_capacity_says_when_it_clips() -> None:
     with pytest.warns(UserWarning, match="asks for 5000 hidden dimensions; 1024 are given"):
-        assert allocate(0.001, budget=5.0) == 1024
+        assert allocate(0.001, lam=5.0) == 1024
     with pytest.warns(UserWarning, match="inf"):
-        assert allocate(0.0, budget=5.0, max_rank=7) == 7
+        assert allocate(0.0, lam=5.0, max_rank=7) == 7
     with pytest.raises(WrongUse, match="no capacity follows"):
-        allocate(1.0, budget=0.0)
+        allocate(1.0, lam=0.0)
+
+
+def rank_edge(s: float, rank: int) -> float:
+    """The lambda from which on a domain gets one hidden dimension more."""
+    return s * (rank + 0.5) * (1 + 1e-6)
 
 
 @settings(deadline=None, max_examples=50)
 @given(scores=st.lists(st.floats(0.01, 5), min_size=1, max_size=6), total=st.integers(5_000, 5_000_000))
 def test_a_budget_is_kept_and_used(scores: list[float], total: int) -> None:
-    def cost(rank: int) -> float:
+    def cost(rank: int, _: int = 0) -> float:
         return 500.0 * rank + 100
 
     if 600 * len(scores) > total:
@@ -116,10 +121,11 @@ def test_a_budget_is_kept_and_used(scores: list[float], total: int) -> None:
     budget = solve_budget(scores, cost=cost, total=total)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        spent = sum(cost(allocate(s, budget=budget)) for s in scores)
-        more = sum(cost(allocate(s, budget=budget * 1.001 + 1e-9)) for s in scores)
+        spent = sum(cost(allocate(s, lam=budget)) for s in scores)
+        edges = [rank_edge(s, rank) for s in scores if (rank := allocate(s, lam=budget)) < MAX_RANK]
+        more = sum(cost(allocate(s, lam=min(edges))) for s in scores) if edges else math.inf
     assert spent <= total
-    assert more >= spent
+    assert more > total  # the next rank would not fit, unless all are at their largest
 
 
 @settings(deadline=None, max_examples=30)

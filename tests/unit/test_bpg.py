@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bpg import BPG, Backbone, Domain
+from bpg import BPG, Backbone, Domain, ImageSet
 from bpg.backbones.clip import TextConfig, TextTower
 from bpg.backbones.vit import ViT
 from bpg.data.domain import DomainStream
@@ -55,14 +55,14 @@ def test_the_rank_follows_from_separability(stream: DomainStream) -> None:
     assert facts["parameters"] == sum(
         tensor.numel() for name, tensor in learner.state().domains["red"].tensors.items() if name.startswith("expert/")
     )
-    same = model(rank=None, budget=24.0, optimisation=FAST | {"epochs": 1})
+    same = model(rank=None, lam=24.0, optimisation=FAST | {"epochs": 1})
     same.learn(stream.domains[0])
     assert same.facts("red")["rank"] == facts["rank"]
 
 
-def test_without_a_known_reference_a_rank_must_be_given(stream: DomainStream) -> None:
-    with pytest.raises(WrongUse, match="s_0 of toy is not known for the plain estimator.*s0, budget or rank"):
-        model(rank=None).learn(stream.domains[0])
+def test_without_a_known_reference_a_rank_must_be_given() -> None:
+    with pytest.raises(WrongUse, match="s_0 of toy is not known for the plain estimator.*s0, lam or rank"):
+        model(rank=None)
 
 
 def test_a_single_class_gets_the_reference_rank(tmp_path: Path) -> None:
@@ -129,6 +129,99 @@ def test_what_cannot_be_merged(stream: DomainStream, tmp_path: Path) -> None:
         one.merge(strange)
 
 
+def test_merging_class_subsets_is_learning_them_in_sequence(tmp_path: Path) -> None:
+    whole, part = toy_domain(tmp_path, "red"), toy_domain(tmp_path, "green", 12, classes=("bar", "box"))
+    sequence, one, other = model(), model(), model()
+    for domain in (whole, part):
+        sequence.learn(domain)
+    one.learn(whole)
+    other.learn(part)
+    one.merge(other)
+    assert digests(one, tmp_path / "merged") == digests(sequence, tmp_path / "sequence")
+    one.forget("green")
+    assert digests(one, tmp_path / "merged") == digests(model_of(whole), tmp_path / "whole")
+
+
+def model_of(*domains: Domain) -> BPG:
+    learner = model()
+    for domain in domains:
+        learner.learn(domain)
+    return learner
+
+
+def test_a_checkpoint_of_another_training_is_not_taken_up(tmp_path: Path) -> None:
+    """The same files and labels under other class names, other pixels or another precision are another training."""
+    train = toy_domain(tmp_path, "red").train
+    renamed = Domain("red", ImageSet(train.paths, train.labels, ("cross", "box", "bar")))
+    learner = model(scratch=tmp_path / "scratch", checkpoint_seconds=0)
+    learner.learn(Domain("red", train))
+    assert list((tmp_path / "scratch").iterdir())
+    for backbone, domain in ((toy_backbone(), renamed), (other_pixels(), Domain("red", train))):
+        again = model(backbone, scratch=tmp_path / "scratch", checkpoint_seconds=0)
+        fresh = model(backbone)
+        again.learn(domain)
+        fresh.learn(domain)
+        assert digests(again, tmp_path / "again") == digests(fresh, tmp_path / "fresh")
+
+
+def other_pixels() -> Backbone:
+    backbone = toy_backbone()
+    backbone.preprocessing = Preprocessing(size=32, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    return backbone
+
+
+def test_saving_removes_its_own_checkpoints_only(stream: DomainStream, tmp_path: Path) -> None:
+    one, other = (model(scratch=tmp_path / "scratch", seed=seed) for seed in (0, 1))
+    one.learn(stream.domains[0])
+    other.learn(stream.domains[0])
+    assert len(list((tmp_path / "scratch").iterdir())) == 2
+    one.save(tmp_path / "one")
+    assert len(list((tmp_path / "scratch").iterdir())) == 1
+
+
+def test_two_writers_do_not_lose_each_others_domains(stream: DomainStream, tmp_path: Path) -> None:
+    model_of(stream.domains[0]).save(tmp_path / "model")
+    one, other = (BPG.load(tmp_path / "model", backbone=toy_backbone()) for _ in range(2))
+    one.learn(stream.domains[1])
+    one.save(tmp_path / "model")
+    one.save(tmp_path / "model")  # one's own change is no surprise
+    other.learn(stream.domains[2])
+    with pytest.raises(ModelError, match="changed by somebody else.*merge the two"):
+        other.save(tmp_path / "model")
+    assert BPG.load(tmp_path / "model", backbone=toy_backbone()).domains == ("blue", "red")
+
+
+def test_a_budget_of_parameters_or_megabytes(stream: DomainStream) -> None:
+    plan = model(rank=None, lam=1.0, optimisation=FAST | {"epochs": 1})
+    for budget in ({"parameters": 40_000}, {"megabytes": 0.2}):
+        total = budget.get("parameters", 0.2e6 / 4)
+        learner = model(rank=None, lam=plan.solve_capacity(stream.domains, **budget), optimisation=FAST | {"epochs": 1})
+        for domain in stream.domains:
+            learner.learn(domain)
+        spent = sum(learner.facts(name)["parameters"] for name in learner.domains)
+        assert 0.8 * total < spent <= total
+    with pytest.raises(WrongUse, match="parameters or megabytes"):
+        plan.solve_capacity(stream.domains)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"router": "sotf"}, "no router is called 'sotf'.*soft"),
+        ({"fusion": "sum"}, "no such fusion"),
+        ({"expert": {"parts": "lora", "lora_maps": ("q", "q")}}, "different maps for LoRA"),
+        ({"expert": {"context": 4}}, "context 4 with a linear head"),
+        ({"augmentation": {"area": (-1, 2)}}, "no crop is of this kind"),
+        ({"optimisation": {"lr": float("inf")}}, "lr"),
+        ({"epochs": 3}, "epochs: no such setting"),
+        ({"expert": {"head": "text"}}, "a CLIP backbone for a text head"),
+    ],
+)
+def test_wrong_settings_are_told_before_anything_is_learned(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(WrongUse, match=message):
+        model(**settings)
+
+
 def test_load_makes_the_model_again(stream: DomainStream, tmp_path: Path) -> None:
     learner = model()
     for domain in stream.domains[:2]:
@@ -182,11 +275,6 @@ def test_clip_end_to_end(context: int, stream: DomainStream, tmp_path: Path) -> 
     assert torch.equal(again.forward(images).log_probs, learner.forward(images).log_probs)
     names = [name for name in learner.state().domains["red"].tensors if "context" in name]
     assert len(names) == (1 if context else 0)
-
-
-def test_a_text_head_needs_a_text_tower(stream: DomainStream) -> None:
-    with pytest.raises(WrongUse, match="a CLIP backbone for a text head"):
-        model(expert={"head": "text"}).learn(stream.domains[0])
 
 
 def test_the_prediction_is_the_weighted_sum_of_the_experts(stream: DomainStream) -> None:
@@ -269,4 +357,4 @@ def test_domain_names_may_be_anything_printable(tmp_path: Path) -> None:
         learner.learn(Domain(name, toy_domain(tmp_path, "red", 6).train))
     learner.save(tmp_path / "model")
     assert BPG.load(tmp_path / "model", backbone=toy_backbone()).domains == learner.domains
-    assert {file.name for file in tmp_path.iterdir()} >= {"model"}
+    assert {file.name for file in tmp_path.iterdir()} == {"model", "train", "bpg-cache"}

@@ -13,6 +13,7 @@ from bpg.backbones.backbone import Backbone
 from bpg.backbones.vit import ViT, ViTConfig
 from bpg.capacity import allocate
 from bpg.data.transforms import Preprocessing
+from bpg.errors import WrongUse
 from bpg.experts.expert import ExpertSettings, parameter_count
 from bpg.metrics import Counts
 from bpg.mixture import mix, mixture_weights
@@ -41,13 +42,13 @@ def counts(matrix: tuple[tuple[float, ...], ...], total: tuple[int, ...] = TESTS
 
 
 def test_ranks_of_domainnet_are_as_printed() -> None:
-    assert [allocate(s, budget=S_0 * 64) for s in DOMAINNET] == [219, 390, 165, 320, 91, 310]
+    assert [allocate(s, lam=S_0 * 64) for s in DOMAINNET] == [219, 390, 165, 320, 91, 310]
 
 
 def test_ranks_of_cddb_and_core50_follow_from_the_printed_separabilities() -> None:
-    assert [allocate(s, budget=S_0) for s in (0.008, 0.004, 0.005, 0.008, 0.011)] == [95, 189, 151, 95, 69]
+    assert [allocate(s, lam=S_0) for s in (0.008, 0.004, 0.005, 0.008, 0.011)] == [95, 189, 151, 95, 69]
     core50 = (0.579, 0.629, 0.513, 0.441, 0.650, 0.460, 0.513, 0.604)
-    assert [allocate(s, budget=S_0 * 64) for s in core50] == [84, 77, 94, 110, 74, 105, 94, 80]
+    assert [allocate(s, lam=S_0 * 64) for s in core50] == [84, 77, 94, 110, 74, 105, 94, 80]
 
 
 def millions(rank: int, settings: ExpertSettings, classes: int = 345) -> float:
@@ -120,6 +121,32 @@ def test_each_definition_has_its_own_value(name: str) -> None:
         metrics.forgetting(found),
     )
     assert values == pytest.approx(wanted, abs=0.02)
+
+
+def test_definitions_that_differ_by_a_sign_or_more() -> None:
+    found = counts(((90.0, 10.0, 20.0), (80.0, 70.0, 30.0), (60.0, 65.0, 95.0)), (100, 300, 600))
+    assert metrics.forgetting_degree(found) == -metrics.forgetting(found)
+    assert metrics.forgetting_since_learned(found) == -metrics.backward_transfer(found)
+    assert metrics.forward_transfer(found, [10, 10, 10]) == pytest.approx((0 + 20) / 2)
+    assert metrics.unseen_accuracy(found) == pytest.approx((10 + 20 + 30) / 3)
+    assert metrics.transfer(found) == pytest.approx((10 + 25) / 2)
+    assert metrics.trajectory_accuracy(found) == pytest.approx((90 + 10 + 20 + 80 + 70 + 30 + 60 + 65 + 95) / 9)
+    assert metrics.learning_accuracy(found) == pytest.approx(85)
+    assert metrics.intransigence(found, [95, 80, 95]) == pytest.approx(5)
+    assert metrics.right_class_from_wrong_domain([0, 1, 1, 0], [0, 0, 0, None], [True, True, False, True]) == 50
+    assert metrics.average_precision(np.array([0.9, 0.8, 0.7]), np.array([True, False, True])) == pytest.approx(250 / 3)
+
+
+def test_what_cannot_be_counted() -> None:
+    assert math.isnan(metrics.average_accuracy(Counts((), ())))
+    assert math.isnan(metrics.average_accuracy(Counts(((0,),), (0,))))
+    assert np.isnan(metrics.class_accuracies([], [], 3)).all()
+    with pytest.raises(WrongUse, match="labels below 2"):
+        metrics.class_accuracies([0], [5], 2)
+    with pytest.raises(WrongUse, match="different test sets"):
+        metrics.oracle_gap(Counts(((5,),), (10,)), Counts(((5,),), (11,)))
+    with pytest.raises(WrongUse, match="impossible counts"):
+        Counts(((11,),), (10,))
 
 
 def test_what_is_not_defined_is_nan() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from bpg.data.images import ImageSet
 from bpg.errors import WrongUse
 
 ON_DISK = FeatureCache()
-FLUSH = 4096  # images between two writes to the cache: what a killed run loses at most
+FLUSH, FLUSH_SECONDS = 4096, 10.0  # between two writes to the cache: what a killed run loses at most
 
 
 @dataclass(frozen=True)
@@ -199,11 +200,14 @@ def _embedded(
     fresh: dict[bytes, list[Tensor]] = {}  # features not yet on the shelves, by image
 
     def flush() -> None:
+        if not fresh:
+            return
         for at, shelf in enumerate(shelves):
             shelf.add(list(fresh), torch.stack([rows[at] for rows in fresh.values()]))
         fresh.clear()
 
     loaded = ahead(load, range(len(images)), window=4 * batch_size)
+    written = time.monotonic()
     try:
         while batch := list(islice(loaded, batch_size)):
             wanted = {i.digest: i.pixels for i in batch if i.pixels is not None and i.digest not in fresh}
@@ -212,12 +216,12 @@ def _embedded(
             if shelves:
                 fresh |= computed
             yield {probe: torch.stack([row[at] for row in rows]) for at, probe in enumerate(probes)}
-            if len(fresh) >= FLUSH:
+            if len(fresh) >= FLUSH or time.monotonic() - written >= FLUSH_SECONDS:
                 flush()
+                written = time.monotonic()
     finally:
         loaded.close()
-        if fresh:  # also when the run is interrupted: nothing computed is lost
-            flush()
+        flush()  # also when the run is interrupted: nothing computed is lost
 
 
 def _compute(backbone: Backbone, probes: Sequence[Probe], pixels: list[Tensor]) -> list[list[Tensor]]:

@@ -29,6 +29,14 @@ class ImageSet:
                 came=f"{len(self.labels)} labels",
                 remedy="Give each image exactly one label.",
             )
+        odd = [name for name in self.classes if not name.isprintable() or not name]
+        if odd:
+            raise WrongUse(
+                "no name for a class",
+                wanted="printable characters",
+                came=repr(odd[0]),
+                remedy="Rename the class, or its folder.",
+            )
         if len(set(self.classes)) != len(self.classes):
             twice = sorted({name for name in self.classes if self.classes.count(name) > 1})
             raise WrongUse(

@@ -40,6 +40,16 @@ class Augmentation:
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # of the crop's width to its height
     flip: bool = True
 
+    def __post_init__(self) -> None:
+        (least, most), (thin, wide) = self.area, self.ratio
+        if not (0 < least <= most <= 1 and 0 < thin <= wide < math.inf):
+            raise WrongUse(
+                "no crop is of this kind",
+                wanted="areas from above 0 to 1, ratios above 0, the smaller first",
+                came=f"area {self.area}, ratio {self.ratio}",
+                remedy="Leave them out for the usual crops.",
+            )
+
 
 def training(image: Tensor, wanted: Preprocessing, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
     """What training sees of `image` (3, H, W) uint8: a random crop, resized, perhaps mirrored, (3, size, size)."""

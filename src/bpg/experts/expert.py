@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from bpg.backbones.backbone import Backbone
 from bpg.backbones.tuning import Linear, Tuning
 from bpg.config import settings
+from bpg.errors import WrongUse
 from bpg.experts.adapter import Adapter, LoRA
 from bpg.experts.head import LinearHead, TextHead
 
@@ -25,6 +26,22 @@ class ExpertSettings:
     lora_maps: tuple[Linear, ...] = ("q", "v")
     head: Literal["linear", "text"] = "linear"
     context: NonNegativeInt = 0  # learned context tokens of a text head
+
+    def __post_init__(self) -> None:
+        wrong = None
+        if self.parts == "lora" and (not self.lora_maps or len(set(self.lora_maps)) != len(self.lora_maps)):
+            wrong = f"lora_maps {self.lora_maps}"
+        elif self.context and self.head != "text":
+            wrong = f"context {self.context} with a {self.head} head"
+        elif self.parts == "none" and not self.prompts and self.head == "text" and not self.context:
+            wrong = "nothing that could be learned"
+        if wrong:
+            raise WrongUse(
+                "no expert can be made of this",
+                wanted="different maps for LoRA, context tokens for text heads only, and something to learn",
+                came=wrong,
+                remedy="Correct the settings of the expert.",
+            )
 
 
 class Expert(nn.Module):

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bpg.backbones.backbone import Backbone
+from bpg.backbones.clip import TextTower
 from bpg.errors import WrongUse
 
 
@@ -34,15 +35,9 @@ class TextHead(nn.Module):
 
     def __init__(self, backbone: Backbone, names: Sequence[str], *, context: int, generator: torch.Generator) -> None:
         super().__init__()
-        if backbone.text is None or backbone.logit_scale is None:
-            raise WrongUse(
-                f"{backbone.name} cannot compare images with class names",
-                wanted="a CLIP backbone for a text head",
-                came="a ViT without a text tower",
-                remedy="Use head='linear', or a CLIP backbone.",
-            )
+        text = check_text(backbone)
         self.names = tuple(names)
-        width = backbone.text.config.width
+        width = text.config.width
         self.context = nn.Parameter(0.02 * torch.randn(context, width, generator=generator)) if context else None
         self._fixed: Tensor | None = None  # of the last context seen without gradient
 
@@ -61,3 +56,15 @@ class TextHead(nn.Module):
             with torch.no_grad():
                 self._fixed = backbone.class_features(self.names, context=self.context)
         return self._fixed
+
+
+def check_text(backbone: Backbone) -> TextTower:
+    """The text tower of a backbone, or WrongUse."""
+    if backbone.text is None or backbone.logit_scale is None:
+        raise WrongUse(
+            f"{backbone.name} cannot compare images with class names",
+            wanted="a CLIP backbone for a text head",
+            came="a ViT without a text tower",
+            remedy="Use head='linear', or a CLIP backbone.",
+        )
+    return backbone.text

@@ -9,29 +9,31 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bpg.backbones.backbone import Backbone
+from bpg.backbones.vit import ViT
 from bpg.backbones.weights import load_backbone
 from bpg.data.ahead import ahead
 from bpg.data.decode import decode
 from bpg.data.domain import Domain
 from bpg.data.images import ImageSet
+from bpg.data.transforms import Preprocessing
 from bpg.errors import ModelError, WrongUse
 from bpg.methods.parts.identity import as_json, check_backbone, identity
 from bpg.progress import Progress
 from bpg.store import Learned, State, digest_of, load_state, save_state
-from bpg.training import Resume, once
+from bpg.training import Batched, Loss, Optimisation, Resume, fit, once
 from bpg.types import Prediction
 
-Images = Tensor | ImageSet | Sequence[str | Path]  # prepared pixels (B, 3, H, W), labelled files, or files
+Images = Tensor | ImageSet | Sequence[str | Path] | str | Path  # prepared pixels (B, 3, H, W), or files
 
 
 class Learner(Protocol):
     """Learns one domain after another, then classifies images from any of them.
 
     A method derives from it and says what is its own: `Settings`, `begin`, `classes`, `learn`, `forward`, `state`,
-    `load_state`. With `scratch`, a folder, an interrupted `learn` goes on where it was.
+    `restore`. With `scratch`, a folder, an interrupted `learn` goes on where it was.
     """
 
     method: ClassVar[str]  # its name in the registry
@@ -43,6 +45,8 @@ class Learner(Protocol):
     scratch: Path | None
     checkpoint_seconds: float  # of work between two checkpoints: what a kill loses at most
     progress: Callable[[Progress], None] | None
+    _stored: dict[Path, str]
+    _checkpoints: list[Path]
 
     def __init__(
         self,
@@ -61,6 +65,8 @@ class Learner(Protocol):
         self.scratch = Path(scratch) if scratch is not None else None
         self.checkpoint_seconds = checkpoint_seconds
         self.progress = progress
+        self._stored: dict[Path, str] = {}  # the digests of what this model was loaded from and saved to
+        self._checkpoints: list[Path] = []
         self.begin()
 
     def begin(self) -> None:
@@ -84,9 +90,28 @@ class Learner(Protocol):
         """All that is needed to make this learner again; `load_state` is its inverse."""
         ...
 
+    def restore(self, state: State) -> None:
+        """Take up what `state` has learned; settings and backbone are seen to."""
+        ...
+
     def load_state(self, state: State) -> None:
         """Become the model of `state`, whatever was learned before."""
-        ...
+        if state.method != self.method:
+            raise ModelError(
+                "this is another method's model", wanted=self.method, came=state.method, remedy="Load it with its own."
+            )
+        check_backbone(state, self.backbone, self.weights)
+        try:
+            self.settings = self.Settings(**state.settings)
+            self.begin()
+            self.restore(state)
+        except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            raise ModelError(
+                "the model is not sound",
+                wanted="settings, facts and tensors that fit each other",
+                came=f"{type(error).__name__}: {error}",
+                remedy="Take the model from a copy, or learn its domains anew.",
+            ) from error
 
     def predict(self, images: Images, *, batch_size: int = 32) -> list[str]:
         """The name of the likeliest class of each image."""
@@ -94,6 +119,10 @@ class Learner(Protocol):
 
     def predict_proba(self, images: Images, *, batch_size: int = 32) -> Tensor:
         """Probabilities (n, C) of `classes` for each image."""
+        if not self.classes:
+            raise WrongUse(
+                "nothing is learned yet", wanted="a learned domain", came="none", remedy="Call `learn` first."
+            )
         found = [self.forward(batch).log_probs.exp() for batch in prepared(self.backbone, images, batch_size)]
         return torch.cat(found) if found else torch.empty(0, len(self.classes))
 
@@ -108,26 +137,24 @@ class Learner(Protocol):
     def save(self, folder: str | Path, *, event: str = "saved") -> str:
         """Put this model into `folder`, in one step; its digest. Of several ranks, the first writes."""
         place = Path(folder)
-        digest = once(lambda: save_state(self.state(), place, event=event), lambda: digest_of(place))
-        for file in self.scratch.glob("learn-*.safetensors") if self.scratch is not None else ():
+        known = self._stored.get(place.resolve())
+        digest = once(lambda: save_state(self.state(), place, event=event, expects=known), lambda: digest_of(place))
+        self._stored[place.resolve()] = digest
+        for file in self._checkpoints:
             file.unlink(missing_ok=True)  # what it was kept for is safe now
+        self._checkpoints.clear()
         return digest
 
     @classmethod
     def load(cls, folder: str | Path, *, backbone: Backbone | str | None = None, **options: Any) -> Self:
         """The model in `folder`, with the backbone it names unless another source of the same weights is given."""
-        state = load_state(Path(folder))
-        if state.method != cls.method:
-            raise ModelError(
-                f"{folder} is another method's model",
-                wanted=cls.method,
-                came=state.method,
-                remedy="Load it with its own.",
-            )
+        state, digest = load_state(Path(folder)), digest_of(Path(folder))
         if backbone is None:
-            backbone = load_backbone(state.backbone["name"], image_size=state.backbone["preprocessing"]["size"])
-        model = cls(backbone, **options)
+            pixels = Preprocessing(**state.backbone["preprocessing"])
+            backbone = load_backbone(state.backbone["name"], preprocessing=pixels)
+        model = cls(backbone, **(dict(state.settings) | options))
         model.load_state(state)
+        model._stored[Path(folder).resolve()] = digest
         return model
 
     def make_state(
@@ -141,22 +168,44 @@ class Learner(Protocol):
         backbone = identity(self.backbone, self.weights)
         return State(self.method, as_json(self.settings), backbone, domains or {}, shared or {}, facts or {})
 
-    def take_settings(self, state: State) -> None:
-        """Begin anew with the settings of `state`, which must be of this backbone."""
-        check_backbone(state, self.backbone, self.weights)
-        self.settings = self.Settings(**state.settings)
-        self.begin()
+    def fit(self, module: nn.Module, loss: Loss, batches: Batched, *, vit: ViT | None, resume: Resume | None) -> None:
+        """Train `module` by this method's settings; `vit` is the one whose activations may be recomputed."""
+        optimisation: Optimisation = self.settings.optimisation
+        if vit is not None:
+            vit.recompute = optimisation.recompute
+        try:
+            fit(
+                module,
+                loss,
+                batches,
+                optimisation,
+                device=self.backbone.device,
+                resume=resume,
+                progress=self.progress,
+                scaled=self.backbone.precision == "float16",
+            )
+        finally:
+            if vit is not None:
+                vit.recompute = False
 
     def resume(self, domain: Domain, *more: str | int) -> Resume | None:
         """Where training on `domain` keeps its state; `more` is what it depends on besides settings and images."""
         if self.scratch is None:
             return None
-        digest = hashlib.sha256(json.dumps([as_json(self.settings), self.weights, domain.name, *more]).encode())
+        key = [
+            as_json(self.settings),
+            identity(self.backbone, self.weights),
+            self.backbone.compiled,
+            domain.name,
+            *more,
+        ]
+        digest = hashlib.sha256(json.dumps(key).encode())
         for index, label in enumerate(domain.train.labels):
             digest.update(hashlib.sha256(domain.train.encoded(index)).digest())
             digest.update(domain.train.classes[label].encode())
-        key = digest.hexdigest()
-        return Resume(self.scratch / f"learn-{key[:32]}.safetensors", key, self.checkpoint_seconds)
+        file = self.scratch / f"learn-{digest.hexdigest()[:32]}.safetensors"
+        self._checkpoints.append(file)
+        return Resume(file, digest.hexdigest(), self.checkpoint_seconds)
 
 
 @runtime_checkable
@@ -193,11 +242,15 @@ class Isolated(Protocol):
 
 def prepared(backbone: Backbone, images: Images, batch_size: int) -> Iterator[Tensor]:
     """`images` as batches that the backbone can see."""
+    if batch_size < 1:
+        raise WrongUse("no such batch size", wanted="1 or more", came=str(batch_size), remedy="Leave it out.")
     if isinstance(images, Tensor):
         yield from (images[start : start + batch_size] for start in range(0, len(images), batch_size))
         return
+    if isinstance(images, str | Path):
+        images = [images]
     paths = images.paths if isinstance(images, ImageSet) else tuple(Path(path) for path in images)
-    files = ImageSet(paths, (0,) * len(paths), ("",))
+    files = ImageSet(paths, (0,) * len(paths), ("unlabelled",))
 
     def load(index: int) -> Tensor:
         return backbone.prepare(decode(files.encoded(index), where=str(paths[index])))

@@ -16,20 +16,20 @@ from torch import Tensor
 from bpg.backbones.backbone import FINISHED
 from bpg.backbones.catalogue import catalogue
 from bpg.backbones.survey import Survey, survey
-from bpg.capacity import MAX_RANK, allocate
+from bpg.capacity import MAX_RANK, allocate, solve_budget
 from bpg.config import settings
 from bpg.data.batches import Batches
 from bpg.data.domain import Domain
 from bpg.data.transforms import Augmentation
 from bpg.errors import WrongUse
 from bpg.experts.expert import Expert, ExpertSettings, parameter_count
-from bpg.methods.parts.identity import check_classes
+from bpg.experts.head import check_text
 from bpg.methods.parts.pool import Member, Pooled
 from bpg.prototypes import prototypes
 from bpg.randomness import generator_of, seed_of
 from bpg.separability import Estimator, between_within, separability
 from bpg.store import State
-from bpg.training import Optimisation, cross_entropy, fit
+from bpg.training import Optimisation, cross_entropy
 
 
 @settings
@@ -39,7 +39,7 @@ class BPGSettings:
     seed: Annotated[int, Field(ge=0)] = 0
     r0: PositiveInt = 64  # hidden dimension of the reference domain
     s0: PositiveFloat | None = None  # separability of the reference domain; the backbone's known one if not given
-    budget: PositiveFloat | None = None  # lambda = s_0 r_0 itself, in the place of both
+    lam: PositiveFloat | None = None  # lambda = s_0 r_0 itself, in the place of both; `solve_capacity` finds one
     rank: PositiveInt | None = None  # the same for every domain, in the place of the rule
     max_rank: PositiveInt = MAX_RANK
     estimator: Estimator = "plain"
@@ -84,9 +84,7 @@ class BPG(Pooled):
     settings: BPGSettings
 
     def learn(self, domain: Domain) -> None:
-        check_classes(self.classes, domain.classes, allowed=self.allow_new_classes)
-        if domain.name in self.pool:
-            warnings.warn(f"{domain.name} is known already: it is learned anew from these images alone", stacklevel=2)
+        self.admit(domain)
         s = self.settings
         found = survey(self.backbone, domain.train)  # one pass: scatter, features for k-means
         rank, measured = self._capacity(domain, found)
@@ -97,17 +95,7 @@ class BPG(Pooled):
 
         o = s.optimisation
         batches = Batches(domain, self.backbone.preprocessing, s.augmentation, s.seed, o.batch_size, o.epochs)
-        self.backbone.vit.recompute = o.recompute
-        fit(
-            expert,
-            loss,
-            batches,
-            o,
-            device=self.backbone.device,
-            resume=self.resume(domain, rank),
-            progress=self.progress,
-            scaled=self.backbone.precision == "float16",
-        )
+        self.fit(expert, loss, batches, vit=self.backbone.vit, resume=self.resume(domain, rank))
         facts = {
             "classes": list(domain.classes),
             "images": len(domain.train),
@@ -118,13 +106,41 @@ class BPG(Pooled):
         centres = prototypes(found.features[FINISHED], k=s.k, seed=seed_of(s.seed, domain.name, "prototypes"))
         self.pool.add(domain.name, Member(expert, centres, facts))
 
-    def load_state(self, state: State) -> None:
-        self.take_settings(state)
+    def restore(self, state: State) -> None:
         for name, learned in state.domains.items():
-            facts = learned.facts
-            expert = self._expert(facts["classes"], facts["rank"], generator_of(0))
-            expert.load_state_dict(Member.expert_tensors(learned))
-            self.pool.add(name, Member(expert, learned.tensors["prototypes"], facts))
+            expert = self._expert(learned.facts["classes"], learned.facts["rank"], generator_of(0))
+            self.pool.add(name, Member.restored(expert, learned, self.backbone.feature_width))
+
+    def begin(self) -> None:
+        super().begin()
+        s = self.settings
+        if s.rank is None:
+            self._lambda()  # what it cannot follow from is told before anything is surveyed
+        if s.expert.head == "text":
+            check_text(self.backbone)
+
+    def solve_capacity(
+        self, domains: Sequence[Domain], *, parameters: float | None = None, megabytes: float | None = None
+    ) -> float:
+        """lambda for which the experts of `domains` have `parameters` or `megabytes` (float32) together, at most.
+
+        Surveys every domain. Give the result to a new model as `lam`: it is stored with it and never solved again.
+        """
+        if (parameters is None) == (megabytes is None):
+            raise WrongUse(
+                "one budget, please",
+                wanted="parameters or megabytes",
+                came="both or neither",
+                remedy="Give one of them.",
+            )
+        total = parameters if parameters is not None else float(megabytes or 0) * 1e6 / 4
+        s = self.settings
+        scores = [separability(survey(self.backbone, d.train).scatter, estimator=s.estimator) for d in domains]
+
+        def cost(rank: int, domain: int) -> float:
+            return parameter_count(self.backbone, len(domains[domain].classes), rank=rank, settings=s.expert)
+
+        return solve_budget(scores, cost=cost, total=total, max_rank=s.max_rank)
 
     def _expert(self, classes: Sequence[str], rank: int, generator: torch.Generator) -> Expert:
         return Expert(self.backbone, classes, rank=rank, settings=self.settings.expert, generator=generator)
@@ -132,28 +148,35 @@ class BPG(Pooled):
     def _capacity(self, domain: Domain, found: Survey) -> tuple[int, dict[str, Any]]:
         """r_t, and what was measured on the way to it."""
         s = self.settings
+        measured: dict[str, Any] = {"separability": None, "between": None, "within": None}
         if len(domain.classes) < 2:
-            warnings.warn(f"{domain.name} has one class only: separability is undefined, r_0 is given", stacklevel=3)
-            return s.rank or s.r0, {"separability": None, "between": None, "within": None}
-        between, within = between_within(found.scatter, estimator=s.estimator)
-        score = separability(found.scatter, estimator=s.estimator)
-        measured = {"separability": score, "between": between, "within": within}
+            if s.rank is None:
+                warnings.warn(
+                    f"{domain.name} has one class only: separability is undefined, r_0 is given", stacklevel=3
+                )
+            return s.rank or min(s.r0, s.max_rank), measured
         if s.rank is not None:
+            measured["between"], measured["within"] = between_within(found.scatter)
+            measured["separability"] = separability(found.scatter)
             return s.rank, measured
-        return allocate(score, budget=self._budget(), max_rank=s.max_rank), measured
+        measured["between"], measured["within"] = between_within(found.scatter, estimator=s.estimator)
+        measured["separability"] = separability(found.scatter, estimator=s.estimator)
+        if int(found.scatter.counts.max()) == 1:
+            warnings.warn(f"{domain.name} has one image a class: its separability means nothing", stacklevel=3)
+        return allocate(measured["separability"], lam=self._lambda(), max_rank=s.max_rank), measured
 
-    def _budget(self) -> float:
+    def _lambda(self) -> float:
         """lambda = s_0 r_0."""
         s = self.settings
-        if s.budget is not None:
-            return s.budget
+        if s.lam is not None:
+            return s.lam
         if s.s0 is not None:
             return s.s0 * s.r0
         entry = catalogue().get(self.backbone.name)
         if entry is None or entry.s_0 is None or entry.s_0_estimator != s.estimator:
             raise WrongUse(
                 f"the reference separability s_0 of {self.backbone.name} is not known for the {s.estimator} estimator",
-                wanted="s0, budget or rank among the settings",
+                wanted="s0, lam or rank among the settings",
                 came="none of them",
                 remedy="Measure s_0 on the images that the backbone was trained on, or set `rank`.",
             )

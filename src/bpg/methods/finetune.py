@@ -20,7 +20,7 @@ from bpg.methods.base import Learner
 from bpg.methods.parts.heads import GrowingHead
 from bpg.methods.parts.identity import check_classes, tensors_digest
 from bpg.store import State
-from bpg.training import Optimisation, cross_entropy, fit
+from bpg.training import Optimisation, cross_entropy
 from bpg.types import Prediction
 
 
@@ -50,20 +50,20 @@ class FineTune(Learner):
 
     def learn(self, domain: Domain) -> None:
         check_classes(self.classes, domain.classes, allowed=self.allow_new_classes)
-        s = self.settings
-        self._head.grow(domain.classes, seed=s.seed)
-        trained = nn.ModuleDict({"net": self._net.requires_grad_(True), "head": self._head.requires_grad_(True)})
-        places = self._head.places(domain.classes)
+        s, o = self.settings, self.settings.optimisation
+        net, head = deepcopy(self._net), deepcopy(self._head)  # an interrupted training leaves the model as it was
+        head.grow(domain.classes, seed=s.seed)
+        trained = nn.ModuleDict({"net": net.requires_grad_(True), "head": head.requires_grad_(True)})
+        places = head.places(domain.classes)
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
-            logits = self._head(self._net(images))
-            return cross_entropy(logits, places.to(labels.device)[labels], smoothing=s.optimisation.label_smoothing)
+            return cross_entropy(head(net(images)), places.to(labels.device)[labels], smoothing=o.label_smoothing)
 
-        o = s.optimisation
         batches = Batches(domain, self.backbone.preprocessing, s.augmentation, s.seed, o.batch_size, o.epochs)
-        resume = self.resume(domain, self._net.digest(), tensors_digest(self._head))
-        fit(trained, loss, batches, o, device=self.backbone.device, resume=resume, progress=self.progress)
+        before = self.resume(domain, tensors_digest(net), tensors_digest(head))
+        self.fit(trained, loss, batches, vit=net.vit, resume=before)
         trained.requires_grad_(False)
+        self._net, self._head = net, head
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Prediction:
@@ -75,8 +75,7 @@ class FineTune(Learner):
         shared |= {f"head/{name}": tensor for name, tensor in self._head.state_dict().items()}
         return self.make_state(shared=shared, facts={"classes": list(self.classes)})
 
-    def load_state(self, state: State) -> None:
-        self.take_settings(state)
+    def restore(self, state: State) -> None:
         self._head.grow(state.facts["classes"], seed=0)
         for prefix, module in (("net/", self._net), ("head/", self._head)):
             own = {key.removeprefix(prefix): tensor for key, tensor in state.shared.items() if key.startswith(prefix)}

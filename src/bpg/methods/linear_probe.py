@@ -7,7 +7,7 @@ width, computed once without augmentation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from copy import deepcopy
 from typing import Annotated, Any
 
 import torch
@@ -23,11 +23,10 @@ from bpg.methods.base import Learner
 from bpg.methods.parts.heads import GrowingHead
 from bpg.methods.parts.identity import check_classes
 from bpg.methods.parts.pool import Member, Pooled
-from bpg.progress import Progress
 from bpg.prototypes import prototypes
 from bpg.randomness import seed_of
 from bpg.store import State
-from bpg.training import Optimisation, cross_entropy, fit
+from bpg.training import Optimisation, cross_entropy
 from bpg.types import Prediction
 
 
@@ -51,23 +50,19 @@ class LinearProbe(Pooled):
         super().__init__(backbone, router=router, **options)
 
     def learn(self, domain: Domain) -> None:
-        check_classes(self.classes, domain.classes, allowed=self.allow_new_classes)
+        self.admit(domain)
         found = survey(self.backbone, domain.train)
-        head = GrowingHead(self.backbone.feature_width).to(self.backbone.device)
-        _train(head, domain, found, self.settings, self.progress)
+        head = train_head(self, GrowingHead(self.backbone.feature_width).to(self.backbone.device), domain, found)
         seed = seed_of(self.settings.seed, domain.name, "prototypes")
         centres = prototypes(found.features[FINISHED], k=self.settings.k, seed=seed)
         facts = {"classes": list(domain.classes), "images": len(domain.train)}
         self.pool.add(domain.name, Member(Probed(head), centres, facts))
 
-    def load_state(self, state: State) -> None:
-        self.take_settings(state)
+    def restore(self, state: State) -> None:
         for name, learned in state.domains.items():
-            head = GrowingHead(self.backbone.feature_width)
+            head = GrowingHead(self.backbone.feature_width).to(self.backbone.device)
             head.grow(learned.facts["classes"], seed=0)
-            expert = Probed(head)
-            expert.load_state_dict(Member.expert_tensors(learned))
-            self.pool.add(name, Member(expert.to(self.backbone.device), learned.tensors["prototypes"], learned.facts))
+            self.pool.add(name, Member.restored(Probed(head), learned, self.backbone.feature_width))
 
 
 class SequentialProbe(Learner):
@@ -86,7 +81,7 @@ class SequentialProbe(Learner):
 
     def learn(self, domain: Domain) -> None:
         check_classes(self.classes, domain.classes, allowed=self.allow_new_classes)
-        _train(self._head, domain, survey(self.backbone, domain.train), self.settings, self.progress)
+        self._head = train_head(self, deepcopy(self._head), domain, survey(self.backbone, domain.train))
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Prediction:
@@ -96,8 +91,7 @@ class SequentialProbe(Learner):
     def state(self) -> State:
         return self.make_state(shared=dict(self._head.state_dict()), facts={"classes": list(self.classes)})
 
-    def load_state(self, state: State) -> None:
-        self.take_settings(state)
+    def restore(self, state: State) -> None:
         self._head.grow(state.facts["classes"], seed=0)
         self._head.load_state_dict(dict(state.shared))
 
@@ -119,15 +113,9 @@ def scaled(features: Tensor) -> Tensor:
     return features * math.sqrt(features.shape[1])
 
 
-def _train(
-    head: GrowingHead,
-    domain: Domain,
-    found: Survey,
-    s: ProbeSettings,
-    progress: Callable[[Progress], None] | None,
-) -> None:
-    """Train `head` on the features of a domain that were `found`."""
-    o = s.optimisation
+def train_head(learner: Learner, head: GrowingHead, domain: Domain, found: Survey) -> GrowingHead:
+    """`head`, trained on the features of a domain that were `found`."""
+    s, o = learner.settings, learner.settings.optimisation
     head.grow(domain.classes, seed=s.seed)
     targets = head.places([domain.train.classes[label] for label in domain.train.labels])
     inputs = scaled(found.features[FINISHED])
@@ -136,5 +124,5 @@ def _train(
     def loss(features: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(head(features), labels, smoothing=o.label_smoothing)
 
-    fit(head.requires_grad_(True), loss, batches, o, device=head.weight.device, progress=progress)
-    head.requires_grad_(False)
+    learner.fit(head.requires_grad_(True), loss, batches, vit=None, resume=None)  # a head is trained in seconds
+    return head.requires_grad_(False)

@@ -15,6 +15,8 @@ from bpg.backbones.backbone import Backbone
 from bpg.errors import ModelError, WrongUse
 from bpg.store import State
 
+SAME = ("sha256", "preprocessing", "precision")  # what makes a backbone the same; its name does not
+
 
 def as_json(settings: Any) -> dict[str, Any]:
     """Settings as JSON gives them back: lists in the place of tuples."""
@@ -24,17 +26,18 @@ def as_json(settings: Any) -> dict[str, Any]:
 
 def identity(backbone: Backbone, weights: str) -> dict[str, Any]:
     """The backbone, of the digest `weights`, as a model names it."""
-    return {"name": backbone.name, "sha256": weights, "preprocessing": as_json(backbone.preprocessing)}
+    pixels = as_json(backbone.preprocessing)
+    return {"name": backbone.name, "sha256": weights, "preprocessing": pixels, "precision": backbone.precision}
 
 
 def check_backbone(state: State, backbone: Backbone, weights: str) -> None:
     """Raise ModelError unless the model was learned on this backbone, with these pixels."""
     wanted, came = state.backbone, identity(backbone, weights)
-    for part in ("sha256", "preprocessing"):
-        if wanted[part] != came[part]:
+    for part in SAME:
+        if wanted.get(part) != came[part]:
             raise ModelError(
                 "the model was learned on another backbone",
-                wanted=f"{wanted['name']} with {part} {wanted[part]}",
+                wanted=f"{wanted['name']} with {part} {wanted.get(part)}",
                 came=f"{came['name']} with {came[part]}",
                 remedy="Load the backbone that the model names, with its own pixels.",
             )
@@ -57,5 +60,5 @@ def tensors_digest(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(f"{name}:{tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

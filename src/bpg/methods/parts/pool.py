@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -10,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from bpg.backbones.backbone import Backbone
+from bpg.data.domain import Domain
 from bpg.engine import run_experts
-from bpg.errors import ModelError, unknown_name
+from bpg.errors import ModelError, PluginError, unknown_name
 from bpg.methods.base import Learner
-from bpg.methods.parts.identity import check_classes
-from bpg.mixture import Fusion, mix, mixture_weights
+from bpg.methods.parts.identity import SAME, check_classes
+from bpg.mixture import Fusion, check_fusion, mix, mixture_weights
 from bpg.registry import ROUTERS
 from bpg.routing import Router, distances, oracle
 from bpg.store import Learned, State
@@ -38,10 +40,17 @@ class Member:
         tensors = {f"expert/{name}": tensor for name, tensor in self.expert.state_dict().items()}
         return Learned(self.facts, tensors | {"prototypes": self.prototypes})
 
-    @staticmethod
-    def expert_tensors(learned: Learned) -> dict[str, Tensor]:
-        """The expert's part of what the store kept."""
-        return {key[len("expert/") :]: t for key, t in learned.tensors.items() if key.startswith("expert/")}
+    @classmethod
+    def restored(cls, expert: nn.Module, learned: Learned, width: int) -> Member:
+        """The member that the store kept, with `expert` made for it; features are `width` wide."""
+        tensors = {key[len("expert/") :]: t for key, t in learned.tensors.items() if key.startswith("expert/")}
+        centres, classes = learned.tensors["prototypes"], learned.facts["classes"]
+        sound = centres.ndim == 2 and len(centres) and centres.shape[1] == width and bool(centres.isfinite().all())
+        named = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
+        if not sound or not named or sorted(set(classes)) != classes or len(tensors) + 1 != len(learned.tensors):
+            raise ValueError("prototypes, classes or tensors that no learner writes")
+        expert.load_state_dict(tensors)
+        return cls(expert, centres, learned.facts)
 
 
 class ExpertPool:
@@ -110,7 +119,9 @@ class ExpertPool:
             confidence = oracle(true.to(images.device), len(self))
         else:
             route: Router = ROUTERS[router] if isinstance(router, str) else router
-            confidence = route(distances(self.backbone.embed(images), self.prototypes))
+            distance = distances(self.backbone.embed(images), self.prototypes)
+            confidence = route(distance)
+            _check_confidence(confidence, distance)
         weights = mixture_weights(confidence, fusion)
         classes = {name: place for place, name in enumerate(self.classes)}
         members = self.members
@@ -120,7 +131,7 @@ class ExpertPool:
             known[expert, places] = True
         logits = run_experts(images, weights, self.expert_logits, columns, len(classes))
         mixed = mix(logits, weights, known.to(images.device), fusion)
-        return Prediction(torch.log_softmax(mixed, dim=1), weights, (weights > 0).sum(dim=1))
+        return Prediction(torch.log_softmax(mixed, dim=1), weights, (weights > 0).sum(dim=1), confidence)
 
     def expert_logits(self, images: Tensor, expert: int) -> Tensor:
         logits: Tensor = self.members[expert].expert(images, self.backbone)
@@ -137,6 +148,8 @@ class Pooled(Learner, Protocol):
     def __init__(
         self, backbone: Backbone | str, *, router: str = "soft", fusion: Fusion = "threshold+l1", **options: Any
     ) -> None:
+        ROUTERS[router]  # a typo is told before anything is learned
+        check_fusion(fusion)
         self.router, self.fusion = router, fusion
         super().__init__(backbone, **options)
 
@@ -184,6 +197,8 @@ class Pooled(Learner, Protocol):
         mine, theirs = self.state(), other.state()
         for part in ("method", "backbone", "settings"):
             ours, its = getattr(mine, part), getattr(theirs, part)
+            if part == "backbone":
+                ours, its = ({key: side[key] for key in SAME} for side in (ours, its))
             if ours != its:
                 raise ModelError(
                     f"models of different {part} cannot be merged",
@@ -192,12 +207,28 @@ class Pooled(Learner, Protocol):
                     remedy="Learn the domain anew in one of them.",
                 )
         check_classes(self.classes, other.classes, allowed=self.allow_new_classes)
-        if other.domains:
-            check_classes(other.classes, self.classes, allowed=self.allow_new_classes)
         self.pool.take_over(other.pool)
+
+    def admit(self, domain: Domain) -> None:
+        """Check that `domain` may be learned, and say so if it takes the place of one."""
+        others = {name for known in self.domains if known != domain.name for name in self.pool[known].classes}
+        check_classes(sorted(others), domain.classes, allowed=self.allow_new_classes)
+        if domain.name in self.pool:
+            warnings.warn(f"{domain.name} is known already: it is learned anew from these images alone", stacklevel=3)
 
     def state(self) -> State:
         return self.make_state({name: self.pool[name].learned() for name in self.domains})
+
+
+def _check_confidence(confidence: Tensor, distance: Tensor) -> None:
+    shaped = confidence.shape == distance.shape
+    if not shaped or not bool(confidence.isfinite().all()) or not bool((confidence.sum(dim=1) > 0).all()):
+        raise PluginError(
+            "the router gave no confidences",
+            wanted=f"finite numbers of shape {tuple(distance.shape)}, some of each row above 0",
+            came=f"shape {tuple(confidence.shape)}" if not shaped else "zeros or undefined numbers",
+            remedy="Check the images for undefined pixels, and the router if it is a plug-in.",
+        )
 
 
 def _differences(ours: Any, its: Any) -> str:

@@ -87,6 +87,18 @@ def test_forgetting_of_the_printed_matrices() -> None:
 
 
 FIXTURES = {
+    "domainnet": (
+        [
+            [73.95],
+            [78.94, 44.13],
+            [79.18, 44.89, 76.63],
+            [79.05, 42.54, 75.67, 61.23],
+            [77.62, 41.25, 72.14, 57.65, 87.04],
+            [75.29, 40.30, 70.76, 55.84, 86.19, 69.84],
+        ],
+        TESTS,
+        (66.37, 68.515, 66.753, 67.496, -2.92, 4.118, 4.118, 1.3855),
+    ),
     "toy": (
         [[90], [80, 70], [60, 65, 95]],
         (100, 300, 600),
@@ -121,6 +133,11 @@ def test_each_definition_has_its_own_value(name: str) -> None:
         metrics.forgetting(found),
     )
     assert values == pytest.approx(wanted, abs=0.02)
+    assert metrics.forgetting_from_best(found) >= max(0, metrics.forgetting_from_best_before(found))
+    assert metrics.forgetting_from_best(found) >= -metrics.backward_transfer(found) - 1e-9
+    same = Counts(tuple(tuple(None if n is None else 70 for n in row) for row in found.correct), (100,) * len(total))
+    assert metrics.forgetting(same) == metrics.backward_transfer(same) == metrics.forgetting_from_best(same) == 0
+    assert metrics.average_accuracy(same) == metrics.mean_accuracy(same) == 70  # equal sizes: pooled is the mean
 
 
 def test_definitions_that_differ_by_a_sign_or_more() -> None:

@@ -239,6 +239,10 @@ class Isolated(Protocol):
         """Become the model that never learned the domain `name`."""
         ...
 
+    def merge(self, other: Any) -> None:
+        """Become the model that learned the domains of `other` too, which has the same settings and backbone."""
+        ...
+
 
 def prepared(backbone: Backbone, images: Images, batch_size: int) -> Iterator[Tensor]:
     """`images` as batches that the backbone can see."""

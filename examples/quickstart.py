@@ -1,12 +1,13 @@
-"""What a frozen backbone is and what an expert may do to it, offline, in a few seconds.
+"""The main job in small, offline, in half a minute: two domains learned one after the other, nothing forgotten.
 
-Run it with `make demo`. The ViT is small and has random weights: the numbers show how things hang together, not how
-well they work.
+Run it with `make demo`. The ViT is small and has random weights, the pictures are drawn: the numbers show how things
+hang together, not how well they work on photographs.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from pathlib import Path
 
@@ -17,36 +18,35 @@ from safetensors.torch import save_file
 import bpg
 from bpg.backbones.backbone import Probe
 
-CLASSES = ("circle", "square", "triangle")
+CLASSES = ("sky", "sun", "wall")
 
 
-def draw(shape: str, seed: int) -> Image.Image:
-    """A shape of random colour, size and place."""
+def draw(name: str, seed: int, paper: str) -> Image.Image:
+    """A sky above, a wall at the side or a sun in the middle, of random colour and size."""
     generator = torch.Generator().manual_seed(seed)
-    x, y, size, *colour = torch.randint(0, 40, (6,), generator=generator).tolist()
-    box = (x, y, x + 30 + size, y + 30 + size)
-    image = Image.new("RGB", (110, 110), "white")
-    pen, fill = ImageDraw.Draw(image), tuple(4 * channel + 50 for channel in colour)
-    if shape == "circle":
-        pen.ellipse(box, fill=fill)
-    elif shape == "square":
-        pen.rectangle(box, fill=fill)
+    size, *colour = torch.randint(0, 30, (4,), generator=generator).tolist()
+    image = Image.new("RGB", (110, 110), paper)
+    pen, fill = ImageDraw.Draw(image), tuple(4 * channel + 70 for channel in colour)
+    if name == "sky":
+        pen.rectangle((0, 0, 110, 40 + size), fill=fill)
+    elif name == "wall":
+        pen.rectangle((0, 0, 40 + size, 110), fill=fill)
     else:
-        pen.polygon([(box[0], box[3]), (box[2], box[3]), ((box[0] + box[2]) / 2, box[1])], fill=fill)
+        pen.ellipse((30 - size // 2, 30 - size // 2, 80 + size // 2, 80 + size // 2), fill=fill)
     return image
 
 
-def draw_list(folder: Path) -> Path:
-    """Sixty pictures and their list, `path label` a line."""
+def draw_list(folder: Path, paper: str, first: int) -> Path:
+    """Sixty pictures on `paper` and their list, `path label` a line."""
     lines = []
     for index in range(60):
         label = index % len(CLASSES)
-        path = folder / CLASSES[label] / f"{index:02}.png"
-        path.parent.mkdir(exist_ok=True)
-        draw(CLASSES[label], seed=index).save(path)
+        path = folder / paper / CLASSES[label] / f"{first + index:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draw(CLASSES[label], first + index, paper).save(path)
         lines.append(f"{path.relative_to(folder)} {label}")
-    (folder / "pictures.txt").write_text("\n".join(lines))
-    return folder / "pictures.txt"
+    (folder / f"{paper}{first}.txt").write_text("\n".join(lines))
+    return folder / f"{paper}{first}.txt"
 
 
 def small_checkpoint(folder: Path) -> Path:
@@ -67,7 +67,8 @@ def small_checkpoint(folder: Path) -> Path:
         ):  # fmt: skip
             shapes[f"blocks.{block}.{part}.weight"] = shape
             shapes[f"blocks.{block}.{part}.bias"] = shape[:1]
-    tensors = {name: 0.06 * torch.randn(shape, generator=torch_generator) for name, shape in shapes.items()}
+    tensors = {name: 0.08 * torch.randn(shape, generator=torch_generator) for name, shape in shapes.items()}
+    tensors |= {name: tensor + 1 for name, tensor in tensors.items() if re.search(r"norm\d?\.weight", name)}
     save_file(tensors, folder / "model.safetensors")
     pixels = {"input_size": [3, 64, 64], "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "crop_pct": 1.0}
     config = {"architecture": "small_vit", "model_args": {"num_heads": 2}, "pretrained_cfg": pixels}
@@ -82,7 +83,7 @@ def main() -> None:
         size, side = sum(p.numel() for p in backbone.parameters()), backbone.preprocessing.size
         print(f"A frozen ViT: {backbone.depth} blocks, {backbone.width} channels, {size:,} parameters, {side} pixels.")
 
-        pictures = bpg.read_list(draw_list(folder))
+        pictures = bpg.read_list(draw_list(folder, "white", 0))
         probes = (Probe(), Probe(2, "moments"))
         found = bpg.survey(backbone, pictures, probes=probes, cache=None)
         print(f"\nOne pass over {len(pictures)} drawn pictures: {found.counts}")
@@ -90,23 +91,27 @@ def main() -> None:
             scatter = found.scatters[probe]
             print(f"  {probe!s:<24} between classes {scatter.between:.4f}   within classes {scatter.within:.4f}")
 
-        images = torch.stack([backbone.prepare(torch.zeros(3, 110, 110, dtype=torch.uint8))])
-        adapter = torch.nn.Sequential(
-            torch.nn.Linear(backbone.width, 16), torch.nn.ReLU(), torch.nn.Linear(16, backbone.width)
+        print(
+            "\nAn expert for each domain, one after the other, three classes; what was learned before stays as it is:"
         )
-        experts = {
-            "nothing set": bpg.Tuning(),
-            "10 prompt tokens": bpg.Tuning(tokens=torch.randn(10, backbone.width)),
-            "parallel adapters, r = 16": bpg.Tuning(
-                branch={block: {"mlp": adapter} for block in range(backbone.depth)}
-            ),
-        }
-        print("\nHow far an expert moves a feature of unit length:")
-        plain = backbone.embed(images)
-        with torch.no_grad():
-            for expert, tuning in experts.items():
-                moved = torch.nn.functional.normalize(backbone(images, tuning), dim=-1)
-                print(f"  {expert:<26} {(moved - plain).norm():.4f}")
+        model = bpg.BPG(
+            backbone,
+            rank=8,
+            optimisation={"epochs": 30, "batch_size": 20, "lr": 0.05},
+            augmentation={"area": (0.8, 1.0), "flip": False},
+        )
+        tests = {paper: bpg.read_list(draw_list(folder, paper, 500)) for paper in ("white", "black")}
+        first = ""
+        for paper in tests:
+            model.learn(bpg.Domain(paper, bpg.read_list(draw_list(folder, paper, 0))))
+            accuracy = {name: f"{model.score(tests[name]):.0%}" for name in tests if name in model.domains}
+            model.save(folder / "model", event=f"learned {paper}")
+            expert = json.loads((folder / "model" / "model.json").read_text())["domains"]["white"]["sha256"]
+            first = first or expert
+            print(f"  after {paper}: right on {accuracy}; the expert for white is {expert[:12]}")
+        model.forget("black")
+        model.save(folder / "model", event="forgot black")
+        print(f"  black forgotten: {', '.join(model.domains)} left, the expert for white unchanged: {expert == first}")
     print("\nNext: `bpg doctor`, `bpg backbones`, and README.md for real weights and your own images.")
 
 

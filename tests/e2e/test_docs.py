@@ -73,7 +73,7 @@ def test_the_demo_runs() -> None:
     script = [sys.executable, "examples/quickstart.py"]
     found = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
-    assert "nothing set                0.0000" in found.stdout
+    assert "the expert for white unchanged: True" in found.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,4 +1,4 @@
-"""The main job in small, offline, in half a minute: two domains learned one after the other, nothing forgotten.
+"""The main job in small, offline, in half a minute: two domains learned one after the other, each with its own expert.
 
 Run it with `make demo`. The ViT is small and has random weights, the pictures are drawn: the numbers show how things
 hang together, not how well they work on photographs.

@@ -258,9 +258,14 @@ def test_a_model_whose_parts_do_not_fit_is_refused(make: Callable[..., Learner],
         strange.append(replace(state, domains={name: Learned(learned.facts, {**learned.tensors, **nu})}))
         more = {**learned.tensors, "expert/surplus": torch.zeros(1)}
         strange.append(replace(state, domains={name: Learned(learned.facts, more)}))
+    other = make(seed=5)
+    other.learn(stream.domains[1])
+    before = tensors(other)
     for wrong in strange:
         with pytest.raises((ModelError, WrongUse)):
-            make().load_state(wrong)
+            other.load_state(wrong)
+        assert tensors(other) == before  # a model that cannot be taken up costs nothing
+        assert other.settings.seed == 5
 
 
 def test_nothing_learned_yet_is_said(make: Callable[..., Learner], pixels: torch.Tensor) -> None:

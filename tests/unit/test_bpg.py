@@ -73,6 +73,12 @@ def test_a_single_class_gets_the_reference_rank(tmp_path: Path) -> None:
     assert learner.predict_proba(torch.randn(2, 3, 32, 32)).tolist() == [[1.0], [1.0]]
 
 
+def test_a_given_rank_needs_no_separability(tmp_path: Path) -> None:
+    learner = model(estimator="corrected", optimisation=FAST | {"epochs": 1})
+    learner.learn(toy_domain(tmp_path, "red", 3))  # one image a class: the corrected estimator has nothing to go by
+    assert (learner.facts("red")["rank"], learner.facts("red")["separability"]) == (4, None)
+
+
 def test_fewer_images_than_prototypes(tmp_path: Path) -> None:
     learner = model()
     learner.learn(toy_domain(tmp_path, "red", 3))

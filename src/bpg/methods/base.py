@@ -101,11 +101,13 @@ class Learner(Protocol):
                 "this is another method's model", wanted=self.method, came=state.method, remedy="Load it with its own."
             )
         check_backbone(state, self.backbone, self.weights)
+        before = dict(vars(self))
         try:
             self.settings = self.Settings(**state.settings)
             self.begin()
             self.restore(state)
         except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            vars(self).update(before)  # what was learned before stays
             raise ModelError(
                 "the model is not sound",
                 wanted="settings, facts and tensors that fit each other",

@@ -155,13 +155,14 @@ class BPG(Pooled):
                     f"{domain.name} has one class only: separability is undefined, r_0 is given", stacklevel=3
                 )
             return s.rank or min(s.r0, s.max_rank), measured
-        if s.rank is not None:
-            measured["between"], measured["within"] = between_within(found.scatter)
-            measured["separability"] = separability(found.scatter)
-            return s.rank, measured
+        alone = int(found.scatter.counts.max()) == 1
+        if s.rank is not None and alone and s.estimator == "corrected":
+            return s.rank, measured  # nothing to measure, and nothing depends on it
         measured["between"], measured["within"] = between_within(found.scatter, estimator=s.estimator)
         measured["separability"] = separability(found.scatter, estimator=s.estimator)
-        if int(found.scatter.counts.max()) == 1:
+        if s.rank is not None:
+            return s.rank, measured
+        if alone:
             warnings.warn(f"{domain.name} has one image a class: its separability means nothing", stacklevel=3)
         return allocate(measured["separability"], lam=self._lambda(), max_rank=s.max_rank), measured
 

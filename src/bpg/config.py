@@ -7,9 +7,10 @@ which collects every fault before it speaks, each with the nearest right name.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from difflib import get_close_matches
 from functools import wraps
-from typing import Any, TypeVar, cast, dataclass_transform
+from typing import Any, TypeVar, cast, dataclass_transform, get_type_hints
 
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -45,24 +46,51 @@ def parse(cls: type[S], values: Mapping[str, Any], *, where: str) -> S:
         raise
 
 
+def faults(cls: type[Any], values: Mapping[str, Any], *, where: str = "") -> list[str]:
+    """Everything that is wrong with `values` as settings of `cls`, each by its full name below `where`."""
+    try:
+        cls.__pydantic_validator__.validate_python(dict(values))
+    except ValidationError as error:
+        return [_fault(dict(fault), cls, where) for fault in error.errors()]
+    return []
+
+
+def faulty(problem: str, found: list[str], *, wanted: str) -> SettingsError:
+    """One error for all faults that were `found`."""
+    return SettingsError(problem, wanted=wanted, came="; ".join(found), remedy="Correct each of them and run again.")
+
+
 def _error(cls: type[Any], error: ValidationError) -> BPGError:
     """Every fault in one error of ours; a lone complaint of the class's own check as it stands."""
-    faults = error.errors()
-    own = faults[0].get("ctx", {}).get("error")
-    if len(faults) == 1 and isinstance(own, BPGError):
+    found = error.errors()
+    own = found[0].get("ctx", {}).get("error")
+    if len(found) == 1 and isinstance(own, BPGError):
         return own
-    known = list(cls.__dataclass_fields__)
-    return SettingsError(
-        f"{len(faults)} wrong setting{'s' if len(faults) > 1 else ''} of {cls.__name__}",
-        wanted=", ".join(known),
-        came="; ".join(_fault(dict(fault), known) for fault in faults),
-        remedy="Correct each of them and run again.",
+    return faulty(
+        f"{len(found)} wrong setting{'s' if len(found) > 1 else ''} of {cls.__name__}",
+        [_fault(dict(fault), cls, "") for fault in found],
+        wanted=", ".join(cls.__dataclass_fields__),
     )
 
 
-def _fault(fault: dict[str, Any], known: list[str]) -> str:
-    path = ".".join(str(part) for part in fault["loc"])
+def _fault(fault: dict[str, Any], cls: type[Any], where: str) -> str:
+    path = ".".join([*([where] if where else []), *(str(part) for part in fault["loc"])])
     if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        near = get_close_matches(path.rsplit(".", 1)[-1], known, n=1)
+        near = get_close_matches(str(fault["loc"][-1]), _names_at(cls, fault["loc"][:-1]), n=1)
         return f"{path}: no such setting" + (f", did you mean {near[0]}?" if near else "")
+    if fault["type"] in ("missing", "missing_keyword_only_argument"):
+        return f"{path}: is not given"
+    own = fault.get("ctx", {}).get("error")
+    if isinstance(own, BPGError):
+        return f"{path}: {own.problem}: wanted {own.wanted}, came {own.came}"
     return f"{path}: {fault['msg'][:1].lower()}{fault['msg'][1:]}, not {fault['input']!r}"
+
+
+def _names_at(cls: type[Any], path: tuple[int | str, ...]) -> list[str]:
+    """The settings of `cls`, or of the part of it that `path` leads to."""
+    for part in path:
+        inner = get_type_hints(cls).get(str(part))
+        if not is_dataclass(inner):
+            break
+        cls = cast(type[Any], inner)
+    return list(cls.__dataclass_fields__)

@@ -1,4 +1,4 @@
-"""How far a training is, and a bar that shows it."""
+"""How far a piece of work is, and a bar that shows it."""
 
 from __future__ import annotations
 
@@ -10,41 +10,43 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a training is."""
+    """Where a survey or a training is."""
 
     step: int  # steps done
     steps: int
-    images: int  # in this step
-    loss: float  # of this step
+    images: int  # seen since the loop began or went on
+    loss: float | None  # of this step, where there is one
     seconds: float  # since the loop began or went on
+    activity: str = "training"
 
 
 @contextmanager
-def training_bar(title: str) -> Iterator[Callable[[Progress], None]]:
-    """A bar on stderr with images a second, loss and time left; nothing where stderr is no terminal.
+def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
+    """A bar on stderr for each activity, with images a second, loss and time left; nothing where that is no terminal.
 
-    with training_bar("photo") as show:
+    with progress_bar("photo") as show:
         BPG(backbone, progress=show).learn(photo)
     """
     from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn  # fmt: skip
-    from rich.progress import Progress as Bar
+    from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn  # fmt: skip
+    from rich.progress import Progress as Bars
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TextColumn("{task.fields[speed]:.0f} images/s  loss {task.fields[loss]:.3f}"),
+        TextColumn("{task.completed}/{task.total}  {task.fields[speed]}"),
         TimeRemainingColumn(),
     )
-    with Bar(*columns, console=Console(file=sys.stderr), disable=not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task(title, total=None, speed=0.0, loss=float("nan"))
-        images = 0
+    hidden = quiet or not sys.stderr.isatty()
+    with Bars(*columns, console=Console(file=sys.stderr), disable=hidden, transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
 
         def show(now: Progress) -> None:
-            nonlocal images
-            images += now.images
-            speed = images / max(now.seconds, 1e-9)
-            bar.update(task, completed=now.step, total=now.steps, speed=speed, loss=now.loss)
+            speed = f"{now.images / max(now.seconds, 1e-9):.0f} images/s"
+            if now.loss is not None:
+                speed += f"  loss {now.loss:.3f}"
+            if now.activity not in tasks:
+                tasks[now.activity] = bars.add_task(f"{title}: {now.activity}", total=now.steps, speed=speed)
+            bars.update(tasks[now.activity], completed=now.step, total=now.steps, speed=speed)
 
         yield show

@@ -95,6 +95,7 @@ def fit(
             part.unlink(missing_ok=True)  # of a run that was killed while it wrote
     first = _restore(resume, named, optimizer, scaler, device) if resume is not None else 0
     began = saved = time.monotonic()
+    seen = 0
     micro = optimisation.micro_batch or max(1, -(-optimisation.batch_size // ranks))
     module.train()
     for step, (images, labels, whole) in enumerate(batches.stream(first, rank=rank, ranks=ranks), start=first):
@@ -115,13 +116,13 @@ def fit(
             nn.utils.clip_grad_norm_(named.values(), optimisation.clip_norm)
         scaler.step(optimizer)
         scaler.update()
-        now = time.monotonic()
+        now, seen = time.monotonic(), seen + whole
         last = step + 1 == batches.steps
         if resume is not None and rank == 0 and (last or now - saved >= resume.seconds):
             _save(resume, step + 1, named, optimizer, scaler)
             saved = now
         if progress is not None and rank == 0:
-            progress(Progress(step + 1, batches.steps, whole, float(total), now - began))
+            progress(Progress(step + 1, batches.steps, seen, float(total), now - began))
     module.eval()
     if ranks > 1:
         dist.barrier()

@@ -18,7 +18,7 @@ from torch.testing import assert_close
 from bpg.backbones.tuning import Tuning
 from bpg.data.batches import Batches
 from bpg.data.transforms import Augmentation
-from bpg.progress import Progress, training_bar
+from bpg.progress import Progress, progress_bar
 from bpg.training import Optimisation, Resume, cross_entropy, fit, schedule
 from tests.conftest import ROOT
 from tests.toy import toy_backbone, toy_domain
@@ -164,9 +164,9 @@ def test_progress_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     fit(net, lambda x, y: cross_entropy(net(x), y), Numbers(), Optimisation(epochs=1), device=CPU, progress=told.append)
     assert [now.step for now in told] == list(range(1, 21))
     assert {now.steps for now in told} == {20}
-    assert [now.images for now in told[:2]] == [7, 10]
+    assert [now.images for now in told[:2]] == [7, 17]
     assert all(now.loss > 0 and now.seconds >= 0 for now in told)
-    with training_bar("title") as show:
+    with progress_bar("title") as show:
         for now in told:
             show(now)
     assert capsys.readouterr().out == ""

@@ -13,6 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Annotated, Any, cast
@@ -21,6 +22,7 @@ import typer
 
 from bpg import __version__
 from bpg.errors import BPGError
+from bpg.progress import Progress, progress_bar
 
 # Typer brings a click of its own; the classes of its errors are reached through the two that it exports.
 UsageError, ClickError = cast(tuple[type[Exception], type[Exception]], typer.BadParameter.__mro__[1:3])
@@ -63,6 +65,10 @@ class Common:
         """A remark beside the result: on stderr, so that stdout pipes well, and not with --quiet."""
         if not self.quiet:
             print(text, file=sys.stderr)
+
+    def bar(self, title: str) -> AbstractContextManager[Callable[[Progress], None]]:
+        """A bar for what takes long, where somebody looks."""
+        return progress_bar(title, quiet=self.quiet)
 
     def use_machine(self) -> Any:
         """The device asked for, with the thread count set."""

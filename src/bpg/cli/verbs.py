@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -101,3 +102,32 @@ def backbones(
             backbone.name,
             {key: json.dumps(value) if isinstance(value, dict) else value for key, value in found.items()},
         )
+
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=C", help="Change a setting; may be given several times."),
+]
+
+
+@verb
+def run(
+    common: Common,
+    config: Annotated[Path, typer.Argument(help="A TOML file: data, backbone, methods, seeds.")],
+    out: Annotated[Path, typer.Option(help="Where the runs are kept.")] = Path("runs"),
+    set_: Set = None,
+) -> None:
+    """Run a stream with every method and seed that a file names, and leave records for `bpg report`.
+
+    Each method with each seed is a directory of its own. A run that was stopped goes on where it was; one that is
+    finished is not run again. The seeds are those of the file: --set seeds=[0] takes others.
+
+    Examples:
+
+      bpg run configs/pacs-deit-tiny.toml
+
+      bpg run configs/pacs-deit-tiny.toml --set seeds=[0] --set methods.bpg.r0=32 --out trials
+    """
+    from bpg.cli.experiments import run_spec
+
+    run_spec(common, config, out, set_ or [])

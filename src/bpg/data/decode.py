@@ -50,6 +50,8 @@ def _reason(error: Exception) -> str:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "F":
+        raise ValueError("floating-point pixels, whose white is anybody's guess")
     if image.mode.startswith("I"):  # 16-bit grey: Pillow's own conversion clips at 255 instead of scaling
         grey = np.asarray(image).astype(np.int64)
         deep = image.mode != "I" or int(grey.max()) > 255  # 32-bit files often hold 8-bit values

@@ -42,8 +42,13 @@ class TestSet:
 
     images: ImageSet
     domain: str | None
+    label: str = ""  # a name of its own, where the domain is none
 
     __test__ = False  # to pytest, a class of this name is no test
+
+    @property
+    def name(self) -> str:
+        return self.label or self.domain or "test"
 
 
 @dataclass(frozen=True, slots=True)

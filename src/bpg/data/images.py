@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,9 +58,18 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.paths)
 
+    def subset(self, indices: Iterable[int]) -> ImageSet:
+        """The images at `indices`, in that order, under the same class names."""
+        chosen = list(indices)
+        return ImageSet(
+            tuple(self.paths[index] for index in chosen), tuple(self.labels[index] for index in chosen), self.classes
+        )
+
     def encoded(self, index: int) -> bytes:
         """The bytes of the image file at `index`."""
         try:
+            if not stat.S_ISREG(self.paths[index].stat().st_mode):  # to read from a pipe or a device may never end
+                raise OSError(0, "no regular file")
             return self.paths[index].read_bytes()
         except OSError as error:
             raise ImageError(

@@ -34,11 +34,17 @@ class Preprocessing:
 
 @settings
 class Augmentation:
-    """What a training image goes through besides: a random crop of random shape, and a flip."""
+    """What a training image goes through besides; by default as in S-Prompts, whose protocol the paper follows.
 
-    area: tuple[float, float] = (0.08, 1.0)  # of the crop, as a share of the image's
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # of the crop's width to its height
+    A "resized" crop is of random area and shape (S-Prompts, SOYO, DUCT, RanPAC); a "shifted" one is the backbone's own
+    size, cut out anywhere of the image as it is resized for evaluation (C-Prompt, KA-Prompt).
+    """
+
+    crop: Literal["resized", "shifted"] = "resized"
+    area: tuple[float, float] = (0.08, 1.0)  # of a resized crop, as a share of the image's
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # of a resized crop's width to its height
     flip: bool = True
+    brightness: Annotated[float, Field(ge=0, le=1)] = 0.0  # times 1 - b to 1 + b; 63 / 255 for CDDB
 
     def __post_init__(self) -> None:
         (least, most), (thin, wide) = self.area, self.ratio
@@ -52,19 +58,39 @@ class Augmentation:
 
 
 def training(image: Tensor, wanted: Preprocessing, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
-    """What training sees of `image` (3, H, W) uint8: a random crop, resized, perhaps mirrored, (3, size, size)."""
-    top, left, height, width = _random_crop(image.shape[-2], image.shape[-1], augmentation, generator)
-    image = image[:, top : top + height, left : left + width]
-    if (height, width) != (wanted.size, wanted.size):
-        image = F.interpolate(image[None], (wanted.size, wanted.size), mode=wanted.interpolation, antialias=True)[0]
+    """What training sees of `image` (3, H, W) uint8: a random crop, perhaps mirrored and lit, (3, size, size)."""
+    _check_pixels(image)
+    if augmentation.crop == "shifted":
+        image = _resized(image, wanted)
+        down, right = torch.rand(2, generator=generator).tolist()
+        top, left = (
+            int(share * (side - wanted.size + 1)) for share, side in zip((down, right), image.shape[-2:], strict=True)
+        )
+        image = image[:, top : top + wanted.size, left : left + wanted.size]
+    else:
+        top, left, height, width = _random_crop(image.shape[-2], image.shape[-1], augmentation, generator)
+        image = image[:, top : top + height, left : left + width]
+        if (height, width) != (wanted.size, wanted.size):
+            image = F.interpolate(image[None], (wanted.size, wanted.size), mode=wanted.interpolation, antialias=True)[0]
     if augmentation.flip and torch.rand((), generator=generator) < 0.5:
         image = image.flip(-1)
+    if augmentation.brightness:
+        light = 1 + augmentation.brightness * (2 * torch.rand((), generator=generator) - 1)
+        image = (image.float() * light).clamp(0, 255)
     return _normalised(image, wanted)
 
 
 def evaluation(image: Tensor, wanted: Preprocessing) -> Tensor:
     """What the backbone sees of `image` (3, H, W) uint8: resized, cropped, normalised, (3, size, size) float32."""
     _check_pixels(image)
+    image = _resized(image, wanted)
+    top, left = (round((side - wanted.size) / 2) for side in image.shape[-2:])
+    image = image[:, top : top + wanted.size, left : left + wanted.size]
+    return _normalised(image, wanted)
+
+
+def _resized(image: Tensor, wanted: Preprocessing) -> Tensor:
+    """`image` with its shorter side as long as the crop is cut from, or squashed to a square of that side."""
     side = int(wanted.size / wanted.crop_fraction + 1e-6)
     if wanted.crop == "center":
         image = _not_too_thin(image)
@@ -73,12 +99,10 @@ def evaluation(image: Tensor, wanted: Preprocessing) -> Tensor:
         resized = (side, side)
     else:
         resized = (side, side * width // height) if height <= width else (side * height // width, side)
-    if resized != (height, width):
-        # uint8 in, uint8 out: the filter Pillow uses, at twice its speed
-        image = F.interpolate(image[None], resized, mode=wanted.interpolation, antialias=True)[0]
-    top, left = round((resized[0] - wanted.size) / 2), round((resized[1] - wanted.size) / 2)
-    image = image[:, top : top + wanted.size, left : left + wanted.size]
-    return _normalised(image, wanted)
+    if resized == (height, width):
+        return image
+    # uint8 in, uint8 out: the filter Pillow uses, at twice its speed
+    return F.interpolate(image[None], resized, mode=wanted.interpolation, antialias=True)[0]
 
 
 def _random_crop(

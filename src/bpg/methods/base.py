@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bpg.backbones.backbone import Backbone
+from bpg.backbones.survey import Survey, survey
 from bpg.backbones.vit import ViT
 from bpg.backbones.weights import load_backbone
 from bpg.data.ahead import ahead
@@ -190,6 +192,16 @@ class Learner(Protocol):
             if vit is not None:
                 vit.recompute = False
 
+    def survey(self, domain: Domain) -> Survey:
+        """One pass over the domain's training images, with progress told."""
+        began = time.monotonic()
+
+        def tell(done: int, total: int) -> None:
+            if self.progress is not None:
+                self.progress(Progress(done, total, done, None, time.monotonic() - began, "survey"))
+
+        return survey(self.backbone, domain.train, progress=tell)
+
     def resume(self, domain: Domain, *more: str | int) -> Resume | None:
         """Where training on `domain` keeps its state; `more` is what it depends on besides settings and images."""
         if self.scratch is None:
@@ -231,6 +243,15 @@ class Routable(Protocol):
     def expert_logits(self, images: Tensor, expert: int) -> Tensor:
         """Logits (B, C_t) of the expert's own classes, whoever it is for."""
         ...
+
+    def compare(self, images: Tensor, ways: Sequence[Any], *, true: str | None = None) -> list[Prediction]:
+        """The answers under several routers and fusions; `true` is the domain, which the oracle alone is told."""
+        ...
+
+
+def is_routable(method: type[Learner]) -> bool:
+    """Whether the learners of a class are Routable, which Python tells of objects only."""
+    return hasattr(method, "compare")
 
 
 @runtime_checkable

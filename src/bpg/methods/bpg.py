@@ -86,7 +86,7 @@ class BPG(Pooled):
     def learn(self, domain: Domain) -> None:
         self.admit(domain)
         s = self.settings
-        found = survey(self.backbone, domain.train)  # one pass: scatter, features for k-means
+        found = self.survey(domain)  # one pass: scatter, features for k-means
         rank, measured = self._capacity(domain, found)
         expert = self._expert(domain.classes, rank, generator_of(s.seed, domain.name, "weights"))
 

@@ -15,7 +15,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from bpg.backbones.backbone import FINISHED, Backbone
-from bpg.backbones.survey import Survey, survey
+from bpg.backbones.survey import Survey
 from bpg.config import settings
 from bpg.data.batches import FeatureBatches
 from bpg.data.domain import Domain
@@ -51,7 +51,7 @@ class LinearProbe(Pooled):
 
     def learn(self, domain: Domain) -> None:
         self.admit(domain)
-        found = survey(self.backbone, domain.train)
+        found = self.survey(domain)
         head = train_head(self, GrowingHead(self.backbone.feature_width).to(self.backbone.device), domain, found)
         seed = seed_of(self.settings.seed, domain.name, "prototypes")
         centres = prototypes(found.features[FINISHED], k=self.settings.k, seed=seed)
@@ -81,7 +81,7 @@ class SequentialProbe(Learner):
 
     def learn(self, domain: Domain) -> None:
         check_classes(self.classes, domain.classes, allowed=self.allow_new_classes)
-        self._head = train_head(self, deepcopy(self._head), domain, survey(self.backbone, domain.train))
+        self._head = train_head(self, deepcopy(self._head), domain, self.survey(domain))
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Prediction:

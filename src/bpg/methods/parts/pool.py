@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -18,9 +18,19 @@ from bpg.methods.base import Learner
 from bpg.methods.parts.identity import SAME, check_classes
 from bpg.mixture import Fusion, check_fusion, mix, mixture_weights
 from bpg.registry import ROUTERS
-from bpg.routing import Router, distances, oracle
+from bpg.routing import distances, oracle
 from bpg.store import Learned, State
 from bpg.types import Prediction
+
+ORACLE = "oracle"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Who speaks at test time, and how they are fused. The oracle is no registered router: it is told the domain."""
+
+    router: str = "soft"
+    fusion: Fusion = "threshold+l1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,27 +121,38 @@ class ExpertPool:
         self._members |= other._members
 
     @torch.no_grad()
-    def predict(
-        self, images: Tensor, *, router: str | Router, fusion: Fusion, true: Tensor | None = None
-    ) -> Prediction:
-        """Route `images`, run who is let through, fuse. `true` (B,) domain indices make it the oracle."""
-        if true is not None:
-            confidence = oracle(true.to(images.device), len(self))
-        else:
-            route: Router = ROUTERS[router] if isinstance(router, str) else router
-            distance = distances(self.backbone.embed(images), self.prototypes)
-            confidence = route(distance)
-            _check_confidence(confidence, distance)
-        weights = mixture_weights(confidence, fusion)
+    def predict(self, images: Tensor, ways: Sequence[Way], *, true: str | None = None) -> list[Prediction]:
+        """Route `images`, run who is let through, fuse: once for each of `ways`. No expert runs twice.
+
+        `true` is the images' domain, which the oracle alone is told.
+        """
+        asked = [way for way in ways if way.router != ORACLE]
+        distance = distances(self.backbone.embed(images), self.prototypes) if asked else None
+        confidence = [self._confidence(way, images, distance, true) for way in ways]
+        weights = [mixture_weights(each, way.fusion) for each, way in zip(confidence, ways, strict=True)]
         classes = {name: place for place, name in enumerate(self.classes)}
         members = self.members
         columns = [torch.tensor([classes[name] for name in member.classes]) for member in members]
         known = torch.zeros(len(members), len(classes), dtype=torch.bool)
         for expert, places in enumerate(columns):
             known[expert, places] = True
-        logits = run_experts(images, weights, self.expert_logits, columns, len(classes))
-        mixed = mix(logits, weights, known.to(images.device), fusion)
-        return Prediction(torch.log_softmax(mixed, dim=1), weights, (weights > 0).sum(dim=1), confidence)
+        wanted = torch.stack(weights).sum(dim=0)
+        logits = run_experts(images, wanted, self.expert_logits, columns, len(classes))
+        answers = []
+        for way, trust, weight in zip(ways, confidence, weights, strict=True):
+            mixed = mix(logits, weight, known.to(images.device), way.fusion)
+            answers.append(Prediction(torch.log_softmax(mixed, dim=1), weight, (weight > 0).sum(dim=1), trust))
+        return answers
+
+    def _confidence(self, way: Way, images: Tensor, distance: Tensor | None, true: str | None) -> Tensor:
+        if way.router == ORACLE:
+            self[str(true)]  # the oracle must be told a domain that is known
+            place = torch.full((len(images),), self.domains.index(str(true)), device=images.device)
+            return oracle(place, len(self))
+        assert distance is not None
+        confidence: Tensor = ROUTERS[way.router](distance)
+        _check_confidence(confidence, distance)
+        return confidence
 
     def expert_logits(self, images: Tensor, expert: int) -> Tensor:
         logits: Tensor = self.members[expert].expert(images, self.backbone)
@@ -174,13 +195,18 @@ class Pooled(Learner, Protocol):
         return dict(self.pool[domain].facts)
 
     def forward(self, images: Tensor) -> Prediction:
-        return self.pool.predict(images, router=self.router, fusion=self.fusion)
+        return self.compare(images, [Way(self.router, self.fusion)])[0]
+
+    def compare(self, images: Tensor, ways: Sequence[Way], *, true: str | None = None) -> list[Prediction]:
+        """The answers of several routers and fusions to the same images, at the cost of the experts they let through.
+
+        `true` is the images' domain, which the oracle alone is told. For measurements.
+        """
+        return self.pool.predict(images, ways, true=true)
 
     def oracle(self, images: Tensor, domain: str) -> Prediction:
         """What the expert of the true domain says: the bound that no router passes. For measurements."""
-        self.pool[domain]
-        true = torch.full((len(images),), self.domains.index(domain))
-        return self.pool.predict(images, router=self.router, fusion="threshold+l1", true=true)
+        return self.compare(images, [Way(ORACLE)], true=domain)[0]
 
     def embed(self, images: Tensor) -> Tensor:
         return self.backbone.embed(images)

@@ -1,0 +1,107 @@
+"""Testing a learner: integer counts for each test set, under each way of answering."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bpg.data.domain import TestSet
+from bpg.methods.base import Learner, Routable, prepared
+from bpg.methods.parts.pool import ORACLE, Way
+from bpg.progress import Progress
+from bpg.types import Prediction
+
+OWN = "own"  # the way of a method that has no experts to choose from
+STANDARD = {"soft": Way("soft", "threshold+l1"), "hard": Way("hard", "threshold+l1"), "oracle": Way(ORACLE)}
+
+
+@dataclass(slots=True)
+class Tally:
+    """How one test set came out under one way of answering."""
+
+    name: str
+    domain: str | None
+    total: int = 0
+    correct: int = 0
+    classes: dict[str, list[int]] = field(default_factory=dict)  # right, total
+    chosen: Counter[str] = field(default_factory=Counter)  # the likeliest domain
+    right_elsewhere: int = 0  # right although the likeliest domain is not the true one
+    experts: Counter[int] = field(default_factory=Counter)  # how many spoke
+
+    def add(self, answer: Prediction, truth: Sequence[str], classes: Sequence[str], domains: Sequence[str]) -> None:
+        """Count a batch in."""
+        labels = [classes[int(index)] for index in answer.log_probs.argmax(dim=1)]
+        trust = answer.confidences
+        likeliest = [domains[int(index)] for index in trust.argmax(dim=1)] if trust is not None else []
+        for place, (label, true) in enumerate(zip(labels, truth, strict=True)):
+            right = label == true
+            self.total += 1
+            self.correct += right
+            cell = self.classes.setdefault(true, [0, 0])
+            cell[0] += right
+            cell[1] += 1
+            if likeliest:
+                self.chosen[likeliest[place]] += 1
+                self.right_elsewhere += right and likeliest[place] != self.domain
+        if trust is not None:
+            self.experts.update(answer.experts.tolist())
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON, the same whatever the order of counting."""
+        return {
+            "name": self.name,
+            "domain": self.domain,
+            "correct": self.correct,
+            "total": self.total,
+            "classes": dict(sorted(self.classes.items())),
+            "chosen": dict(sorted(self.chosen.items())),
+            "right_elsewhere": self.right_elsewhere,
+            "experts": {str(count): images for count, images in sorted(self.experts.items())},
+        }
+
+
+def ways_of(model: Learner) -> dict[str, Way]:
+    """The ways a model is measured in, its own first: soft, hard and oracle where it has experts to choose from."""
+    if not isinstance(model, Routable):
+        return {OWN: Way()}
+    own = Way(model.router, model.fusion)  # type: ignore[attr-defined]
+    same = [name for name, way in STANDARD.items() if way == own]
+    first = {same[0]: own} if same else {f"{own.router}, {own.fusion}": own}
+    return first | {name: way for name, way in STANDARD.items() if name not in first}
+
+
+def evaluate(
+    model: Learner,
+    tests: Sequence[TestSet],
+    *,
+    ways: dict[str, Way] | None = None,
+    batch_size: int = 32,
+    progress: Callable[[Progress], None] | None = None,
+) -> dict[str, list[Tally]]:
+    """Of each way, a tally a test set. The oracle has none for a test set whose domain the model did not learn."""
+    ways = ways_of(model) if ways is None else ways
+    domains = model.domains if isinstance(model, Routable) else ()
+    found: dict[str, list[Tally]] = {name: [] for name in ways}
+    done, total, began = 0, sum(len(test.images) for test in tests), time.monotonic()
+    for test in tests:
+        asked = {n: way for n, way in ways.items() if way.router != ORACLE or test.domain in domains}
+        tallies = {name: Tally(test.name, test.domain) for name in asked}
+        truth = [test.images.classes[label] for label in test.images.labels]
+        start = 0
+        for batch in prepared(model.backbone, test.images, batch_size):
+            if isinstance(model, Routable):
+                answers = model.compare(batch, list(asked.values()), true=test.domain)
+            else:
+                answers = [model.forward(batch)]
+            for tally, answer in zip(tallies.values(), answers, strict=True):
+                tally.add(answer, truth[start : start + len(batch)], model.classes, domains)
+            start += len(batch)
+            done += len(batch)
+            if progress is not None:
+                progress(Progress(done, total, done, None, time.monotonic() - began, "test"))
+        for name, tally in tallies.items():
+            found[name].append(tally)
+    return found

@@ -1,0 +1,147 @@
+"""What a run leaves behind, and how it is read back. Tables and figures are functions of this alone.
+
+RUNS/NAME/LABEL-seedN-DIGEST/
+  run.json        what ran on what: settings, backbone, data manifest, versions, machine
+  records.jsonl   a line for each evaluation: counts by test set, class and likeliest domain; the domains' facts
+  curves.jsonl    a line for each training step: domain, step, loss
+  times.jsonl     a line for each piece of work: seconds and images
+  model/          the model; scratch/ while it learns
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bpg.errors import ModelError, WrongUse
+from bpg.metrics import Counts
+
+ABOUT, RECORDS, CURVES, TIMES = "run.json", "records.jsonl", "curves.jsonl", "times.jsonl"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as its directory tells it."""
+
+    folder: Path
+    about: Mapping[str, Any]
+    records: tuple[Mapping[str, Any], ...]
+
+    @property
+    def label(self) -> str:
+        return str(self.about["label"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.about["seed"])
+
+    @property
+    def order(self) -> list[str]:
+        """The domains in the order of learning."""
+        return [domain["name"] for domain in self.about["data"]["domains"]]
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.records) and self.records[-1]["stage"] == len(self.order)
+
+    @property
+    def ways(self) -> list[str]:
+        """The ways it was measured in, the method's own first."""
+        if not self.records:
+            return []
+        own, ways = self.records[-1]["own"], self.records[-1]["ways"]
+        return [own, *(way for way in ("soft", "hard", "oracle") if way in ways and way != own)]
+
+    def counts(self, way: str) -> Counts:
+        """What metrics are made of. Test sets that are no domain's come as they are, or not at all beside domains'."""
+        of_domains = any(domain["test"] for domain in self.about["data"]["domains"])
+        names = self.order if of_domains else [test["name"] for test in self.about["data"]["tests"]]
+        totals = {t["name"]: t["total"] for record in self.records for t in record["ways"][way]}
+        rows = []
+        for record in self.records:
+            right = {test["name"]: test["correct"] for test in record["ways"][way]}
+            rows.append(tuple(right.get(name) for name in names))
+        return Counts(tuple(rows), tuple(totals.get(name, 0) for name in names), of_domains)
+
+    def last(self, way: str) -> list[Mapping[str, Any]]:
+        """The tallies after the last domain."""
+        return list(self.records[-1]["ways"][way])
+
+    @cached_property
+    def curves(self) -> dict[str, list[tuple[int, float]]]:
+        """(step, loss) of each domain. Steps that were done twice, before and after an interruption, count once."""
+        found: dict[str, dict[int, float]] = {}
+        for line in _lines(self.folder / CURVES):
+            found.setdefault(line["domain"], {})[line["step"]] = line["loss"]
+        return {domain: sorted(steps.items()) for domain, steps in found.items()}
+
+    @cached_property
+    def times(self) -> list[dict[str, Any]]:
+        return list(_lines(self.folder / TIMES))
+
+
+def read_run(folder: Path) -> Run:
+    """The run in `folder`."""
+    about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    if about.get("format") != FORMAT:
+        raise ModelError(
+            f"{folder} is a run of another format",
+            wanted=f"format {FORMAT}",
+            came=str(about.get("format")),
+            remedy="Read it with the bpg that wrote it, or run it again.",
+        )
+    return Run(folder, about, tuple(_lines(folder / RECORDS)))
+
+
+def read_runs(folders: Iterable[str | Path]) -> list[Run]:
+    """Every run at or below `folders`, by label and seed."""
+    found = {file.parent.resolve() for folder in folders for file in Path(folder).rglob(ABOUT)}
+    runs = [read_run(folder) for folder in found]
+    if not runs:
+        raise WrongUse(
+            "there are no runs",
+            wanted="a folder that `bpg run` wrote to",
+            came=f"no {ABOUT} below {', '.join(map(str, folders))}",
+            remedy="Check the path, or run something first.",
+        )
+    return sorted(runs, key=lambda run: (run.label, run.seed, run.folder))
+
+
+def write_json(file: Path, value: Any) -> None:
+    """`value` in the place of the file, in one step."""
+    _replace(file, json.dumps(value, indent=1, sort_keys=True) + "\n")
+
+
+def write_lines(file: Path, values: Iterable[Any]) -> None:
+    """A line a value, in the place of the file, in one step."""
+    _replace(file, "".join(json.dumps(value, sort_keys=True) + "\n" for value in values))
+
+
+def append_line(file: Path, value: Any) -> None:
+    """A line more, which a kill leaves whole or cut: a cut last line is not read."""
+    with file.open("ab", buffering=0) as out:
+        out.write(json.dumps(value, sort_keys=True).encode() + b"\n")
+
+
+def _replace(file: Path, text: str) -> None:
+    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(file)
+
+
+def _lines(file: Path) -> Iterable[dict[str, Any]]:
+    if not file.is_file():
+        return
+    for line in file.read_bytes().split(b"\n"):
+        try:
+            value = json.loads(line)
+        except ValueError:  # cut by a kill, alone or with the next line behind it
+            continue
+        if isinstance(value, dict):
+            yield value

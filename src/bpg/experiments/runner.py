@@ -1,0 +1,246 @@
+"""Runs cells, one after another. Killed at any moment, the same call goes on and ends with the same records."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import bpg
+from bpg.backbones.backbone import Backbone
+from bpg.data.check import Checked, check
+from bpg.data.domain import Domain, DomainStream, TestSet
+from bpg.data.folder import Found, limited
+from bpg.data.images import ImageSet
+from bpg.errors import WrongUse
+from bpg.experiments.evaluation import evaluate, ways_of
+from bpg.experiments.records import (
+    ABOUT,
+    CURVES,
+    FORMAT,
+    RECORDS,
+    TIMES,
+    Run,
+    append_line,
+    read_run,
+    write_json,
+    write_lines,
+)
+from bpg.experiments.spec import Cell, Spec
+from bpg.methods.base import Isolated, Learner, Routable
+from bpg.methods.parts.identity import SAME, as_json, identity
+from bpg.progress import Progress
+from bpg.store import digest_of, history
+from bpg.training import once
+
+Show = Callable[[Progress], None]
+Bar = Callable[[str], AbstractContextManager[Show]]
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A stream whose images can all be read, and what is known of it."""
+
+    stream: DomainStream
+    manifest: dict[str, Any]  # JSON: counts, digests, what was left out; paths from the root
+
+
+def prepare(spec: Spec, found: Found, show: Show) -> Data:
+    """The stream of `spec` among the data `found`, every image checked."""
+    stream = found.stream(name=spec.name, order=spec.data.order)
+    sides = [(f"{domain.name}: training", domain.train, spec.data.per_class) for domain in stream.domains]
+    sides += [(f"{test.name}: test", test.images, spec.data.test_per_class) for test in stream.tests]
+    chosen = [(what, images if most is None else limited(images, most)) for what, images, most in sides]
+    checked = []
+    done, total, began = 0, sum(len(images) for _, images in chosen), time.monotonic()
+    for what, images in chosen:
+
+        def tell(now: int, _: int, before: int = done) -> None:
+            show(Progress(before + now, total, before + now, None, time.monotonic() - began, "check"))
+
+        result = check(images, strict=spec.data.strict, progress=tell)
+        if not result.images:
+            raise WrongUse(
+                f"no image of {what} can be read",
+                wanted="readable images",
+                came=f"{len(result.unreadable)} that are not, such as {result.unreadable[0].path}",
+                remedy="Mend the images, or leave the domain out of data.order.",
+            )
+        checked.append(result)
+        done += len(images)
+    count = len(stream.domains)
+    domains = tuple(Domain(d.name, c.images) for d, c in zip(stream.domains, checked[:count], strict=True))
+    tests = tuple(TestSet(c.images, t.domain, t.label) for t, c in zip(stream.tests, checked[count:], strict=True))
+    root = found.root if found.root.is_dir() else found.root.parent
+    manifest = {
+        "root": spec.data.root,
+        "layout": found.layout,
+        "classes": sorted({name for c in checked for name in _class_counts(c.images)}),
+        "domains": [
+            {"name": d.name, "train": _side(c, root), "test": any(t.domain == d.name for t in tests)}
+            for d, c in zip(domains, checked[:count], strict=True)
+        ],
+        "tests": [
+            {"name": t.name, "domain": t.domain, **_side(c, root), "samples": _samples(c.images, root)}
+            for t, c in zip(tests, checked[count:], strict=True)
+        ],
+        "left_out": found.left_out.sentences(),
+    }
+    return Data(DomainStream(stream.name, domains, tests), manifest)
+
+
+def run_cell(
+    spec: Spec, cell: Cell, backbone: Backbone, data: Data, out: Path, *, bar: Bar, checkpoint_seconds: float = 30.0
+) -> Run:
+    """Learn and test one domain after another, and leave the records in a directory below `out`."""
+    model = cell.build(backbone, allow_new_classes=True, checkpoint_seconds=checkpoint_seconds)
+    about = _about(spec, cell, model, data)
+    folder = out / spec.name / f"{cell.label}-seed{cell.seed}-{about['digest'][:12]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / ABOUT).is_file():
+        once(lambda: write_json(folder / ABOUT, about), lambda: None)
+    run = read_run(folder)
+    if run.finished:
+        return run
+    learned = _learned(folder / "model", run.order)
+    if learned:
+        model = type(model).load(
+            folder / "model",
+            backbone=backbone,
+            allow_new_classes=True,
+            checkpoint_seconds=checkpoint_seconds,
+            **cell.options,
+        )
+    model.scratch = folder / "scratch"
+    records = list(run.records)[:learned]
+    for stage, domain in enumerate(data.stream.domains, start=1):
+        with bar(f"{cell.title}: {domain.name}") as show:
+            if stage > learned:
+                _learn(model, domain, folder, show)
+                model.save(folder / "model", event=f"learned {domain.name}")
+            if stage > len(records):
+                records.append(_test(spec, model, data.stream, stage, folder, show))
+                once(lambda: write_lines(folder / RECORDS, records), lambda: None)
+    shutil.rmtree(folder / "scratch", ignore_errors=True)
+    return read_run(folder)
+
+
+def _learn(model: Learner, domain: Domain, folder: Path, show: Show) -> None:
+    def tell(now: Progress) -> None:
+        show(now)
+        if now.loss is not None:
+            line = {"domain": domain.name, "step": now.step, "loss": float(f"{now.loss:.5g}")}
+            append_line(folder / CURVES, line)
+
+    began = time.monotonic()
+    model.progress = tell
+    model.learn(domain)
+    _note_time(folder, "learn", domain.name, len(domain.train), began)
+
+
+def _test(spec: Spec, model: Learner, stream: DomainStream, stage: int, folder: Path, show: Show) -> dict[str, Any]:
+    began = time.monotonic()
+    known = {domain.name for domain in stream.domains[:stage]}
+    tests = [test for test in stream.tests if spec.unseen or test.domain is None or test.domain in known]
+    tallies = evaluate(model, tests, ways=ways_of(model), progress=show)
+    learned = stream.domains[stage - 1].name
+    _note_time(folder, "test", learned, sum(len(test.images) for test in tests), began)
+    state = model.state()
+    tensors = [*state.shared.values(), *(t for kept in state.domains.values() for t in kept.tensors.values())]
+    return {
+        "stage": stage,
+        "learned": learned,
+        "own": next(iter(tallies)),
+        "ways": {way: [tally.as_dict() for tally in of_way] for way, of_way in tallies.items()},
+        "stored_numbers": sum(tensor.numel() for tensor in tensors),
+        "stored_bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        "facts": {name: _brief(kept.facts) for name, kept in state.domains.items()},
+    }
+
+
+def _brief(facts: Any) -> dict[str, Any]:
+    return {key: len(value) if key == "classes" else value for key, value in facts.items()}
+
+
+def _learned(folder: Path, order: list[str]) -> int:
+    """How many domains the model in `folder` has learned, from the history entry that made it."""
+    if not (folder / "model.json").is_file():
+        return 0
+    digest = digest_of(folder)
+    event = next(entry["event"] for entry in reversed(history(folder)) if entry["model"] == digest)
+    return order.index(event.removeprefix("learned ")) + 1
+
+
+def _note_time(folder: Path, what: str, domain: str, images: int, began: float) -> None:
+    line = {"what": what, "domain": domain, "images": images, "seconds": round(time.monotonic() - began, 2)}
+    append_line(folder / TIMES, line)
+
+
+def _about(spec: Spec, cell: Cell, model: Learner, data: Data) -> dict[str, Any]:
+    """All that the result depends on, its digest, and what it ran on."""
+    own = {
+        "format": FORMAT,
+        "method": cell.method,
+        "settings": as_json(model.settings),
+        "options": dict(cell.options),
+        "seed": cell.seed,
+        "unseen": spec.unseen,
+        "data": data.manifest,
+    }
+    backbone = identity(model.backbone, model.weights)
+    key = own | {
+        "data": [_key(side) for side in (*data.manifest["domains"], *data.manifest["tests"])],
+        "backbone": [backbone[part] for part in SAME],
+    }
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    return own | {
+        "label": cell.label,
+        "experiment": spec.name,
+        "digest": digest,
+        "backbone": backbone,
+        "promises": {"routable": isinstance(model, Routable), "isolated": isinstance(model, Isolated)},
+        "versions": {"bpg": bpg.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "machine": {
+            "system": f"{platform.system()} {platform.machine()}",
+            "device": str(model.backbone.device),
+            "threads": torch.get_num_threads(),
+            "ranks": int(os.environ.get("WORLD_SIZE", "1")),
+        },
+    }
+
+
+def _key(side: dict[str, Any]) -> list[Any]:
+    return [side["name"], side.get("domain"), side.get("train", side)["sha256"]]
+
+
+def _side(checked: Checked, root: Path) -> dict[str, Any]:
+    unreadable = [{"path": _below(fault.path, root), "reason": fault.reason} for fault in checked.unreadable]
+    counts = _class_counts(checked.images)
+    return {"images": len(checked.images), "sha256": checked.sha256, "classes": counts, "unreadable": unreadable}
+
+
+def _class_counts(images: ImageSet) -> dict[str, int]:
+    return dict(sorted(Counter(images.classes[label] for label in images.labels).items()))
+
+
+def _samples(images: ImageSet, root: Path) -> dict[str, str]:
+    """An image of each class, for the report."""
+    first: dict[str, str] = {}
+    for path, label in zip(images.paths, images.labels, strict=True):
+        first.setdefault(images.classes[label], _below(path, root))
+    return dict(sorted(first.items())[:50])
+
+
+def _below(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

@@ -1,0 +1,181 @@
+"""What is to be run: a TOML file read into a `Spec`, strictly, with every fault told at once."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from bpg.compute import Precision
+from bpg.config import faults, faulty, settings
+from bpg.data.folder import TEST_SHARE
+from bpg.errors import BPGError, WrongUse
+from bpg.methods.base import Learner, is_routable
+from bpg.mixture import FUSIONS
+from bpg.registry import METHODS, ROUTERS
+
+OPTIONS = ("router", "fusion")  # of a routable method: how it answers, no part of what it learns
+
+
+@settings
+class DataSpec:
+    """Which images, in which order of domains."""
+
+    root: str  # a folder in one of the known layouts; from here, or else from $BPG_DATA
+    order: tuple[str, ...] | None = None  # the domains to learn; all by name if not given
+    per_class: PositiveInt | None = None  # training images a class, at most
+    test_per_class: PositiveInt | None = None
+    test_share: Annotated[float, Field(gt=0, lt=1)] = TEST_SHARE  # where the data has no split of its own
+    strict: bool = False  # an unreadable image stops the run
+
+
+@settings
+class BackboneSpec:
+    """Which frozen backbone."""
+
+    source: str  # a known name, a file, a folder or a hub repository
+    architecture: str | None = None
+    image_size: PositiveInt | None = None
+    precision: Precision = "float32"
+    revision: str | None = None
+
+
+@settings
+class Spec:
+    """A stream, methods and seeds."""
+
+    name: Annotated[str, Field(pattern=r"^[\w.-]+$")]
+    data: DataSpec
+    backbone: BackboneSpec
+    methods: Annotated[
+        dict[str, dict[str, Any]], Field(min_length=1)
+    ]  # by label; `method` names another than the label
+    seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0,)
+    unseen: bool = False  # test on domains not yet learned, too
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One method with one seed: what a run directory holds."""
+
+    label: str
+    method: str
+    seed: int
+    values: Mapping[str, Any]  # settings of the method, but for the seed
+    options: Mapping[str, Any]  # router and fusion
+
+    @property
+    def title(self) -> str:
+        return f"{self.label}, seed {self.seed}"
+
+    def build(self, backbone: Any, **more: Any) -> Learner:
+        """The learner, which has learned nothing yet."""
+        made: Learner = METHODS[self.method](backbone, seed=self.seed, **self.values, **self.options, **more)
+        return made
+
+
+def read_spec(file: str | Path, changes: Sequence[str] = ()) -> Spec:
+    """The spec in a TOML `file`, with `changes` of the form a.b=c on top of it."""
+    try:
+        document = tomllib.loads(Path(file).read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        came = getattr(error, "strerror", None) or str(error)
+        raise WrongUse(f"cannot read {file}", wanted="a TOML file", came=came, remedy="Check the path.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise WrongUse(
+            f"{file} is no TOML", wanted="TOML", came=str(error), remedy="Correct the line it names."
+        ) from error
+    for change in changes:
+        apply_change(document, change)
+    found = faults(Spec, document) + _method_faults(document.get("methods"))
+    if found:
+        raise faulty(
+            f"{len(found)} wrong setting{'s' if len(found) > 1 else ''} in {file}",
+            found,
+            wanted=", ".join(Spec.__dataclass_fields__),
+        )
+    return Spec(**document)
+
+
+def cells(spec: Spec) -> list[Cell]:
+    """Every method with every seed; all methods of a seed before the next."""
+    made = []
+    for seed in spec.seeds:
+        for label, table in spec.methods.items():
+            values = {key: value for key, value in table.items() if key not in (*OPTIONS, "method")}
+            options = {key: table[key] for key in OPTIONS if key in table}
+            made.append(Cell(label, table.get("method", label), seed, values, options))
+    return made
+
+
+def apply_change(document: dict[str, Any], change: str) -> None:
+    """Set what `change`, a.b=c, says; c is TOML, or else a text."""
+    path, equals, text = change.partition("=")
+    names = [part.strip() for part in path.split(".")]
+    if not equals or not all(names):
+        raise WrongUse(
+            "no setting is given", wanted="NAME=VALUE, as in seeds=[0]", came=repr(change), remedy="Add a =."
+        )
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    for name in names[:-1]:
+        inner = document.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise WrongUse(
+                f"{name} has no settings below it", wanted="a table", came=repr(inner), remedy=f"Set {name} itself."
+            )
+        document = inner
+    document[names[-1]] = value
+
+
+def data_root(root: str) -> Path:
+    """Where `root` lies: as it is, from here, or from $BPG_DATA."""
+    path = Path(os.path.expanduser(root))
+    places = [path] + ([Path(os.path.expanduser(os.environ["BPG_DATA"])) / path] if os.environ.get("BPG_DATA") else [])
+    for place in places:
+        if place.exists():
+            return place
+    raise WrongUse(
+        f"there is no data at {root}",
+        wanted="a folder of images",
+        came=f"nothing at {' or '.join(map(str, places))}",
+        remedy="Set data.root to where it lies, or $BPG_DATA to the folder that holds it.",
+    )
+
+
+def _method_faults(methods: object) -> list[str]:
+    if not isinstance(methods, dict):
+        return []
+    return [fault for label, table in methods.items() for fault in _faults_of(label, table)]
+
+
+def _faults_of(label: str, table: object) -> list[str]:
+    where = f"methods.{label}"
+    if not isinstance(table, dict):
+        return []
+    name = table.get("method", label)
+    try:
+        method = METHODS[name]
+    except BPGError as error:
+        return [f"{where}: {error.problem}. {error.remedy}"]
+    found = []
+    values = {key: value for key, value in table.items() if key != "method"}
+    if "seed" in values:
+        found.append(f"{where}.seed: seeds stand at the top, for all methods")
+        del values["seed"]
+    if is_routable(method):
+        for key, known in (("router", list(ROUTERS)), ("fusion", list(FUSIONS))):
+            given = values.pop(key, known[0])
+            if given not in known:
+                near = get_close_matches(str(given), known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+                found.append(f"{where}.{key}: no {key} is called {given!r}, {hint}")
+    return found + faults(method.Settings, values, where=where)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from bpg.backbones.backbone import Backbone
 from bpg.backbones.vit import ViT
@@ -70,3 +72,42 @@ def toy_stream(folder: Path, names: tuple[str, ...] = ("red", "blue", "green"), 
     domains = tuple(toy_domain(folder, name, count) for name in names)
     tests = tuple(TestSet(toy_images(folder, name, 12, part="test"), name) for name in names)
     return DomainStream("toy", domains, tests)
+
+
+def toy_checkpoint(folder: Path) -> Path:
+    """A small ViT with random weights on disk, as timm writes one."""
+    width, depth, generator = 64, 2, torch.Generator().manual_seed(0)
+    shapes: dict[str, tuple[int, ...]] = {
+        "cls_token": (1, 1, width),
+        "pos_embed": (1, 17, width),
+        "patch_embed.proj.weight": (width, 3, 8, 8),
+        "patch_embed.proj.bias": (width,),
+        "norm.weight": (width,),
+        "norm.bias": (width,),
+    }
+    for block in range(depth):
+        for part, shape in (
+            ("norm1", (width,)), ("attn.qkv", (3 * width, width)), ("attn.proj", (width, width)),
+            ("norm2", (width,)), ("mlp.fc1", (2 * width, width)), ("mlp.fc2", (width, 2 * width)),
+        ):  # fmt: skip
+            shapes[f"blocks.{block}.{part}.weight"] = shape
+            shapes[f"blocks.{block}.{part}.bias"] = shape[:1]
+    tensors = {name: 0.08 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    tensors |= {name: tensor + 1 for name, tensor in tensors.items() if "norm" in name and name.endswith("weight")}
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "model.safetensors")
+    pixels = {"input_size": [3, 32, 32], "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "crop_pct": 1.0}
+    config = {"architecture": "toy", "model_args": {"num_heads": 2}, "pretrained_cfg": pixels}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def toy_folder(root: Path, names: tuple[str, ...] = ("red", "blue"), count: int = 10) -> Path:
+    """`root/domain/class/*.png`, `count` images a class."""
+    for name in names:
+        generator = np.random.default_rng(seed_of(name, "folder"))
+        for shape in CLASSES:
+            (root / name / shape).mkdir(parents=True, exist_ok=True)
+            for index in range(count):
+                draw(shape, COLOURS[name], generator).save(root / name / shape / f"{index:03}.png")
+    return root

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from bpg.data.domain import Domain as Domain
     from bpg.data.domain import DomainStream as DomainStream
     from bpg.data.domain import TestSet as TestSet
+    from bpg.data.folder import read_folder as read_folder
     from bpg.data.images import ImageSet as ImageSet
     from bpg.data.lists import read_list as read_list
     from bpg.errors import BPGError as BPGError
+    from bpg.methods.base import load as load
     from bpg.methods.bpg import BPG as BPG
 
 __version__ = "0.1.0"
@@ -42,7 +44,9 @@ _HOMES = {
     "Survey": "bpg.backbones.survey",
     "TestSet": "bpg.data.domain",
     "Tuning": "bpg.backbones.tuning",
+    "load": "bpg.methods.base",
     "load_backbone": "bpg.backbones.weights",
+    "read_folder": "bpg.data.folder",
     "read_list": "bpg.data.lists",
     "survey": "bpg.backbones.survey",
 }

@@ -7,7 +7,7 @@ which collects every fault before it speaks, each with the nearest right name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar, cast, dataclass_transform, get_type_hints
@@ -58,6 +58,29 @@ def faults(cls: type[Any], values: Mapping[str, Any], *, where: str = "") -> lis
 def faulty(problem: str, found: list[str], *, wanted: str) -> SettingsError:
     """One error for all faults that were `found`."""
     return SettingsError(problem, wanted=wanted, came="; ".join(found), remedy="Correct each of them and run again.")
+
+
+def flat(settings: Any, prefix: str = "") -> dict[str, Any]:
+    """Settings by their full names, as `--set` takes them."""
+    found: dict[str, Any] = {}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if is_dataclass(value):
+            found |= flat(value, f"{prefix}{field.name}.")
+        else:
+            found[f"{prefix}{field.name}"] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def flat_dict(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings as read from JSON or flags, by their full names."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat_dict(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
 
 
 def _error(cls: type[Any], error: ValidationError) -> BPGError:

@@ -144,6 +144,11 @@ def digest_of(folder: Path) -> str:
     return _read_document(folder)[1]
 
 
+def method_of(folder: Path) -> str:
+    """The method whose model is in `folder`."""
+    return str(_read_document(folder)[0]["method"])
+
+
 def history(folder: Path) -> list[dict[str, Any]]:
     """What was done to the model in `folder`, oldest first; each entry seals those before it."""
     file = folder / "history.jsonl"

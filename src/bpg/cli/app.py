@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted. No verb shows a trac
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import os
 import re
@@ -56,7 +57,9 @@ class Common:
         typer.Option(callback=_device, help="auto, cpu, cuda, cuda:N or mps; auto takes a GPU if there is one."),
     ] = "auto"
     threads: Annotated[int | None, typer.Option(min=1, max=512, help="CPU threads; all cores if not given.")] = None
-    seed: Annotated[int, typer.Option(min=0, help="The only source of randomness: same seed, same result.")] = 0
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="The only source of randomness: same seed, same result. 0 if not given.")
+    ] = None
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only.")] = False
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False
@@ -122,6 +125,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug, as_json = "--debug" in given, "--json" in given
     quiet = not {"--quiet", "-q"}.isdisjoint(given)
     shown = warnings.showwarning
+    for stream in (sys.stdout, sys.stderr):  # a file's name may hold what the terminal cannot show
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # of single images, without their name; ours are told
     if not debug:  # with --debug, warnings say where they come from
         warnings.showwarning = _silence if quiet else _remark
     try:

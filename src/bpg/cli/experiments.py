@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,21 @@ from bpg.backbones.weights import load_backbone
 from bpg.cli.app import Common
 from bpg.cli.tables import print_json, print_table
 from bpg.data.folder import read_folder
-from bpg.experiments.records import Run
+from bpg.errors import WrongUse
+from bpg.experiments.records import Run, read_runs
 from bpg.experiments.runner import prepare, run_cell
 from bpg.experiments.spec import cells, data_root, read_spec
 from bpg.metrics import average_accuracy, forgetting, mean_accuracy
+from bpg.report.blocks import Pictures
+from bpg.report.contents import contents
+from bpg.report.html import html
+from bpg.report.markdown import markdown
+from bpg.report.pictures import pictures
 
 
 def run_spec(common: Common, config: Path, out: Path, changes: list[str]) -> None:
     """Run what `config` says and print a row a run."""
-    spec = read_spec(config, changes)
+    spec = read_spec(config, changes + ([f"seeds=[{common.seed}]"] if common.seed is not None else []))
     device = common.use_machine()
     found = read_folder(data_root(spec.data.root), test_share=spec.data.test_share)
     for sentence in found.left_out.sentences():
@@ -70,3 +77,32 @@ def rows_of(run: Run) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def write_report(common: Common, folders: Sequence[Path], out: Path | None, *, images: bool, data: Path | None) -> None:
+    """Make report.md and report.html of the runs below `folders`."""
+    runs = read_runs(folders)
+    shown, notes = _pictures(runs[0], data) if images else ([], [])
+    page = contents(runs, shown, notes)
+    place = out or folders[0]
+    place.mkdir(parents=True, exist_ok=True)
+    files = {"markdown": place / "report.md", "html": place / "report.html"}
+    files["markdown"].write_text(markdown(page), encoding="utf-8")
+    files["html"].write_text(html(page), encoding="utf-8")
+    warnings = [warning for section in page.sections for warning in section.warnings]
+    if common.json:
+        print_json({"runs": len(runs), **{kind: str(file) for kind, file in files.items()}, "warnings": warnings})
+        return
+    for warning in warnings:
+        common.say(f"note: {warning}")
+    for file in files.values():
+        print(file)
+
+
+def _pictures(run: Run, data: Path | None) -> tuple[list[Pictures], list[str]]:
+    try:
+        root = data or data_root(run.about["data"]["root"])
+    except WrongUse as error:
+        return [], [f"The images are not shown: {error.problem}."]
+    found = pictures(run, root)
+    return found, [] if found else ["The images are not shown: they are not where the run found them."]

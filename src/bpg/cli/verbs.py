@@ -10,6 +10,339 @@ import typer
 
 from bpg.cli.app import Common, verb
 
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The model's folder.")]
+Weights = Annotated[
+    str | None,
+    typer.Option("--backbone", metavar="NAME|FILE", help="Where the weights are, if they are not found by name."),
+]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a setting; may be given several times.")
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at images that cannot be read.")]
+TestShare = Annotated[
+    float,
+    typer.Option(min=0, max=1, help="Where the data has no split of its own: the share to test on, chosen by name."),
+]
+RouterOption = Annotated[str | None, typer.Option("--router", help="Who may speak: soft, hard, or a plug-in's.")]
+FusionOption = Annotated[
+    str | None,
+    typer.Option("--fusion", help="How they are fused: threshold+l1, threshold+l2, threshold+mean, mean, max."),
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="Images at a time; answers do not depend on it.")]
+SHARE = 0.2
+
+
+@verb
+def learn(
+    common: Common,
+    model: Model,
+    images: Annotated[Path, typer.Argument(metavar="DIR", help="The domain's images, a folder a class; or a list.")],
+    name: Annotated[str | None, typer.Option(help="The domain's name; the folder's if not given.")] = None,
+    backbone: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help="The frozen backbone; a new model needs one.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="Of a new model; bpg if not given (`bpg methods`).")] = None,
+    set_: Changes = None,
+    test_share: TestShare = SHARE,
+    allow_new_classes: Annotated[bool, typer.Option("--allow-new-classes", help="Take in unknown classes.")] = False,
+    strict: Strict = False,
+) -> None:
+    """Teach a model a domain: a new model, or one that knows others and stays right on them.
+
+    DIR holds a folder for each class. A fifth of the images is held out to tell how well it went, chosen by their
+    names, so that the same ones are held out again (--test-share 0 learns from all). Folders train and test inside
+    DIR are taken as they are. Interrupted, the same command goes on where it was.
+
+    Examples:
+
+      bpg learn model photos --name photo --backbone deit_tiny_patch16_224
+
+      bpg learn model sketches --name sketch
+
+      bpg learn model photos --backbone my_vit.safetensors --set rank=16 --set optimisation.epochs=10
+    """
+    from bpg.cli.learning import learn_domain
+
+    learn_domain(
+        common,
+        model,
+        images,
+        name=name,
+        method=method,
+        backbone=backbone,
+        changes=set_ or [],
+        test_share=test_share,
+        strict=strict,
+        allow_new_classes=allow_new_classes,
+    )
+
+
+@verb
+def predict(
+    common: Common,
+    model: Model,
+    files: Annotated[list[Path], typer.Argument(metavar="FILES-OR-DIRS...", help="Images, and folders of them.")],
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    backbone: Weights = None,
+    router: RouterOption = None,
+    fusion: FusionOption = None,
+    batch_size: BatchSize = 32,
+    strict: Strict = False,
+) -> None:
+    """Say what images show, how sure that is, and which domains' experts said so.
+
+    Images may come from any domain; nobody has to say from which.
+
+    Examples:
+
+      bpg predict model photo.jpg
+
+      bpg predict model inbox --csv > answers.csv
+
+      bpg predict model inbox --json | python -m json.tool
+    """
+    from bpg.cli.answering import predict_files
+
+    predict_files(
+        common,
+        model,
+        files,
+        backbone=backbone,
+        router=router,
+        fusion=fusion,
+        as_csv=csv,
+        strict=strict,
+        batch_size=batch_size,
+    )
+
+
+@verb
+def evaluate(
+    common: Common,
+    model: Model,
+    images: Annotated[Path, typer.Argument(metavar="DATA", help="One domain or several, in any known layout.")],
+    name: Annotated[str | None, typer.Option(help="The domain's name, if DATA is one domain.")] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Soft, hard and oracle side by side; the oracle is told the domain.")
+    ] = False,
+    backbone: Weights = None,
+    router: RouterOption = None,
+    fusion: FusionOption = None,
+    test_share: TestShare = SHARE,
+    batch_size: BatchSize = 32,
+    strict: Strict = False,
+) -> None:
+    """Say how much of a test set a model gets right, domain by domain.
+
+    Without test folders, the images that `bpg learn` held out are tested on; --test-share 1 takes all of them. A list
+    is taken whole.
+
+    Examples:
+
+      bpg evaluate model photos --name photo
+
+      bpg evaluate model data --compare
+    """
+    from bpg.cli.answering import evaluate_model
+
+    evaluate_model(
+        common,
+        model,
+        images,
+        name=name,
+        backbone=backbone,
+        router=router,
+        fusion=fusion,
+        compare=compare,
+        test_share=test_share,
+        strict=strict,
+        batch_size=batch_size,
+    )
+
+
+@verb
+def inspect(common: Common, model: Model) -> None:
+    """Look into a model: its domains with s_t, r_t and size, how far they lie apart, its classes, its history.
+
+    The backbone is not needed.
+
+    Examples:
+
+      bpg inspect model
+
+      bpg inspect model --json
+    """
+    from bpg.cli.models import inspect_model
+
+    inspect_model(common, model)
+
+
+@verb
+def forget(
+    common: Common,
+    model: Model,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The domain to take out.")],
+    purge_cache: Annotated[
+        bool,
+        typer.Option("--purge-cache", help="Remove cached features of images too, of all models on this machine."),
+    ] = False,
+) -> None:
+    """Take a domain out of a model: what is left is the model that never learned it, bit for bit.
+
+    Examples:
+
+      bpg forget model sketch
+
+      bpg forget model sketch --purge-cache
+    """
+    from bpg.cli.models import forget_domain
+
+    forget_domain(common, model, name, purge_cache=purge_cache)
+
+
+@verb
+def merge(
+    common: Common,
+    model: Model,
+    others: Annotated[list[Path], typer.Argument(metavar="OTHERS...", help="Models whose domains are taken over.")],
+    allow_new_classes: Annotated[bool, typer.Option("--allow-new-classes", help="Take in unknown classes.")] = False,
+) -> None:
+    """Give a model the domains of others: the result is the model that learned them all, bit for bit.
+
+    MODEL may be a new folder. The models must have the same backbone, method and settings.
+
+    Examples:
+
+      bpg merge model model-from-site-b
+
+      bpg merge both site-a site-b
+    """
+    from bpg.cli.models import merge_models
+
+    merge_models(common, model, others, allow_new_classes=allow_new_classes)
+
+
+@verb
+def plan(
+    common: Common,
+    images: Annotated[Path, typer.Argument(metavar="DATA", help="One domain or several, in any known layout.")],
+    backbone: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="The frozen backbone.")] = None,
+    set_: Changes = None,
+    megabytes: Annotated[
+        float | None, typer.Option(min=0, help="What all experts may weigh; solved for lambda.")
+    ] = None,
+    test_share: TestShare = SHARE,
+    strict: Strict = False,
+) -> None:
+    """Say what each domain would get and cost, before anything is trained: s_t, r_t, parameters, megabytes, time.
+
+    Surveys the training images once; the features are kept for `bpg learn`.
+
+    Examples:
+
+      bpg plan data --backbone deit_tiny_patch16_224
+
+      bpg plan data --backbone deit_tiny_patch16_224 --set r0=16 --set optimisation.epochs=10
+
+      bpg plan data --backbone deit_tiny_patch16_224 --megabytes 20
+    """
+    from bpg.cli.planning import plan_domains
+
+    plan_domains(
+        common,
+        images,
+        backbone=backbone,
+        changes=set_ or [],
+        megabytes=megabytes,
+        test_share=test_share,
+        strict=strict,
+    )
+
+
+@verb
+def reference(
+    common: Common,
+    images: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Images that the backbone was trained on, a folder a class.")
+    ],
+    backbone: Annotated[str, typer.Option(metavar="NAME|FILE", help="The frozen backbone.")],
+    strict: Strict = False,
+) -> None:
+    """Measure s_0, the separability of a backbone's own training images, against which r_t is set.
+
+    Examples:
+
+      bpg reference imagenet-sample --backbone my_vit.safetensors
+    """
+    from bpg.cli.planning import measure_reference
+
+    measure_reference(common, images, backbone=backbone, test_share=0.0, strict=strict)
+
+
+@verb
+def methods(
+    common: Common,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Say which settings it has.")] = None,
+) -> None:
+    """List the methods, or the settings of one with their defaults.
+
+    Examples:
+
+      bpg methods
+
+      bpg methods bpg
+    """
+    from bpg.cli.models import describe_methods
+
+    describe_methods(common, name)
+
+
+@verb
+def run(
+    common: Common,
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file: data, backbone, methods, seeds.")],
+    out: Annotated[Path, typer.Option(help="Where the runs are kept.")] = Path("runs"),
+    set_: Changes = None,
+    strict: Strict = False,
+) -> None:
+    """Run a stream with every method and seed that a file names, and leave records for `bpg report`.
+
+    Each method with each seed is a directory of its own. A run that was stopped goes on where it was; one that is
+    finished is not run again. The seeds are those of the file, or one with --seed.
+
+    Examples:
+
+      bpg run configs/pacs-deit-tiny.toml
+
+      bpg run configs/pacs-deit-tiny.toml --seed 0 --set methods.bpg.r0=32 --out trials
+    """
+    from bpg.cli.experiments import run_spec
+
+    run_spec(common, config, out, (set_ or []) + (["data.strict=true"] if strict else []))
+
+
+@verb
+def report(
+    common: Common,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Folders that `bpg run` wrote to.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where report.md and report.html go; the first of RUNS if not given.")
+    ] = None,
+    images: Annotated[bool, typer.Option("--images/--no-images", help="Show pictures of the data set.")] = True,
+    data: Annotated[Path | None, typer.Option(help="Where the data lies, if it has moved.")] = None,
+) -> None:
+    """Make a page of runs: tables as Markdown, and one HTML file that needs nothing else.
+
+    Examples:
+
+      bpg report runs/pacs-deit-tiny
+
+      bpg report runs/pacs-deit-tiny --no-images --out docs/results/pacs-deit-tiny
+    """
+    from bpg.cli.experiments import write_report
+
+    write_report(common, runs, out, images=images, data=data)
+
 
 @verb
 def doctor(common: Common) -> None:
@@ -102,32 +435,3 @@ def backbones(
             backbone.name,
             {key: json.dumps(value) if isinstance(value, dict) else value for key, value in found.items()},
         )
-
-
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="A.B=C", help="Change a setting; may be given several times."),
-]
-
-
-@verb
-def run(
-    common: Common,
-    config: Annotated[Path, typer.Argument(help="A TOML file: data, backbone, methods, seeds.")],
-    out: Annotated[Path, typer.Option(help="Where the runs are kept.")] = Path("runs"),
-    set_: Set = None,
-) -> None:
-    """Run a stream with every method and seed that a file names, and leave records for `bpg report`.
-
-    Each method with each seed is a directory of its own. A run that was stopped goes on where it was; one that is
-    finished is not run again. The seeds are those of the file: --set seeds=[0] takes others.
-
-    Examples:
-
-      bpg run configs/pacs-deit-tiny.toml
-
-      bpg run configs/pacs-deit-tiny.toml --set seeds=[0] --set methods.bpg.r0=32 --out trials
-    """
-    from bpg.cli.experiments import run_spec
-
-    run_spec(common, config, out, set_ or [])

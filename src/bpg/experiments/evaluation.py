@@ -73,6 +73,11 @@ def ways_of(model: Learner) -> dict[str, Way]:
     return first | {name: way for name, way in STANDARD.items() if name not in first}
 
 
+def own_way(model: Learner) -> dict[str, Way]:
+    """The way a model answers in by itself."""
+    return dict([next(iter(ways_of(model).items()))])
+
+
 def evaluate(
     model: Learner,
     tests: Sequence[TestSet],

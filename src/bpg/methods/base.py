@@ -21,10 +21,11 @@ from bpg.data.decode import decode
 from bpg.data.domain import Domain
 from bpg.data.images import ImageSet
 from bpg.data.transforms import Preprocessing
-from bpg.errors import ModelError, WrongUse
+from bpg.errors import ModelError, UnknownName, WeightsNotFound, WrongUse
 from bpg.methods.parts.identity import as_json, check_backbone, identity
 from bpg.progress import Progress
-from bpg.store import Learned, State, digest_of, load_state, save_state
+from bpg.registry import METHODS
+from bpg.store import Learned, State, digest_of, load_state, method_of, save_state
 from bpg.training import Batched, Loss, Optimisation, Resume, fit, once
 from bpg.types import Prediction
 
@@ -150,12 +151,18 @@ class Learner(Protocol):
         return digest
 
     @classmethod
-    def load(cls, folder: str | Path, *, backbone: Backbone | str | None = None, **options: Any) -> Self:
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        backbone: Backbone | str | None = None,
+        device: str | torch.device = "cpu",
+        **options: Any,
+    ) -> Self:
         """The model in `folder`, with the backbone it names unless another source of the same weights is given."""
         state, digest = load_state(Path(folder)), digest_of(Path(folder))
-        if backbone is None:
-            pixels = Preprocessing(**state.backbone["preprocessing"])
-            backbone = load_backbone(state.backbone["name"], preprocessing=pixels)
+        if not isinstance(backbone, Backbone):
+            backbone = _backbone_of(state, backbone, device)
         model = cls(backbone, **(dict(state.settings) | options))
         model.load_state(state)
         model._stored[Path(folder).resolve()] = digest
@@ -265,6 +272,37 @@ class Isolated(Protocol):
     def merge(self, other: Any) -> None:
         """Become the model that learned the domains of `other` too, which has the same settings and backbone."""
         ...
+
+
+def load(
+    folder: str | Path,
+    *,
+    backbone: Backbone | str | None = None,
+    device: str | torch.device = "cpu",
+    **options: Any,
+) -> Learner:
+    """The model in `folder`, whatever its method; `backbone` says where its weights are, if they are not found by name.
+
+    `options` are the method's, such as `router` and `fusion`.
+    """
+    method: type[Learner] = METHODS[method_of(Path(folder))]
+    return method.load(folder, backbone=backbone, device=device, **options)
+
+
+def _backbone_of(state: State, source: str | None, device: str | torch.device) -> Backbone:
+    named = state.backbone
+    pixels = Preprocessing(**named["preprocessing"])
+    try:
+        return load_backbone(source or named["name"], preprocessing=pixels, precision=named["precision"], device=device)
+    except (UnknownName, WeightsNotFound) as error:
+        if source is not None:
+            raise
+        raise WeightsNotFound(
+            f"the weights of the model's backbone {named['name']} are not found by this name",
+            wanted=f"weights of sha256 {named['sha256'][:16]}...",
+            came=f"{error.problem}: {error.came}",
+            remedy="Say where the file is (backbone, --backbone FILE), or put it into the folder $BPG_WEIGHTS.",
+        ) from error
 
 
 def prepared(backbone: Backbone, images: Images, batch_size: int) -> Iterator[Tensor]:

@@ -87,8 +87,8 @@ class BPG(Pooled):
         self.admit(domain)
         s = self.settings
         found = self.survey(domain)  # one pass: scatter, features for k-means
-        rank, measured = self._capacity(domain, found)
-        expert = self._expert(domain.classes, rank, generator_of(s.seed, domain.name, "weights"))
+        rank, measured = self.capacity(domain, found)
+        expert = self.expert(domain.classes, rank, generator_of(s.seed, domain.name, "weights"))
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
             return cross_entropy(expert(images, self.backbone), labels, smoothing=s.optimisation.label_smoothing)
@@ -108,7 +108,7 @@ class BPG(Pooled):
 
     def restore(self, state: State) -> None:
         for name, learned in state.domains.items():
-            expert = self._expert(learned.facts["classes"], learned.facts["rank"], generator_of(0))
+            expert = self.expert(learned.facts["classes"], learned.facts["rank"], generator_of(0))
             self.pool.add(name, Member.restored(expert, learned, self.backbone.feature_width))
 
     def begin(self) -> None:
@@ -142,11 +142,12 @@ class BPG(Pooled):
 
         return solve_budget(scores, cost=cost, total=total, max_rank=s.max_rank)
 
-    def _expert(self, classes: Sequence[str], rank: int, generator: torch.Generator) -> Expert:
+    def expert(self, classes: Sequence[str], rank: int, generator: torch.Generator) -> Expert:
+        """An expert of this model's settings that has learned nothing yet."""
         return Expert(self.backbone, classes, rank=rank, settings=self.settings.expert, generator=generator)
 
-    def _capacity(self, domain: Domain, found: Survey) -> tuple[int, dict[str, Any]]:
-        """r_t, and what was measured on the way to it."""
+    def capacity(self, domain: Domain, found: Survey) -> tuple[int, dict[str, Any]]:
+        """r_t of a surveyed domain, and what was measured on the way to it."""
         s = self.settings
         measured: dict[str, Any] = {"separability": None, "between": None, "within": None}
         if len(domain.classes) < 2:

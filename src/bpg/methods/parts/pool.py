@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from bpg.backbones.backbone import Backbone
 from bpg.data.domain import Domain
 from bpg.engine import run_experts
-from bpg.errors import ModelError, PluginError, unknown_name
+from bpg.errors import PluginError, unknown_name
 from bpg.methods.base import Learner
-from bpg.methods.parts.identity import SAME, check_classes
+from bpg.methods.parts.identity import check_classes
+from bpg.methods.parts.states import joined
 from bpg.mixture import Fusion, check_fusion, mix, mixture_weights
 from bpg.registry import ROUTERS
 from bpg.routing import distances, oracle
@@ -108,16 +109,7 @@ class ExpertPool:
         del self._members[name]
 
     def take_over(self, other: ExpertPool) -> None:
-        """Add the members of `other`; the same domain must have the same content in both."""
-        for name in set(self._members) & set(other._members):
-            mine, theirs = self._members[name].learned(), other._members[name].learned()
-            if mine.facts != theirs.facts or not _equal(mine.tensors, theirs.tensors):
-                raise ModelError(
-                    f"both models have a domain {name}, and they differ",
-                    wanted="the same expert under one name",
-                    came="two different ones",
-                    remedy="Forget one of them first.",
-                )
+        """Add the members of `other`."""
         self._members |= other._members
 
     @torch.no_grad()
@@ -220,19 +212,7 @@ class Pooled(Learner, Protocol):
 
     def merge(self, other: Self) -> None:
         """Take over the domains of a model learned apart: the result is the model that learned them all."""
-        mine, theirs = self.state(), other.state()
-        for part in ("method", "backbone", "settings"):
-            ours, its = getattr(mine, part), getattr(theirs, part)
-            if part == "backbone":
-                ours, its = ({key: side[key] for key in SAME} for side in (ours, its))
-            if ours != its:
-                raise ModelError(
-                    f"models of different {part} cannot be merged",
-                    wanted="the same in both",
-                    came=_differences(ours, its),
-                    remedy="Learn the domain anew in one of them.",
-                )
-        check_classes(self.classes, other.classes, allowed=self.allow_new_classes)
+        joined(self.state(), other.state(), allow_new_classes=self.allow_new_classes)  # refuses what does not fit
         self.pool.take_over(other.pool)
 
     def admit(self, domain: Domain) -> None:
@@ -255,13 +235,3 @@ def _check_confidence(confidence: Tensor, distance: Tensor) -> None:
             came=f"shape {tuple(confidence.shape)}" if not shaped else "zeros or undefined numbers",
             remedy="Check the images for undefined pixels, and the router if it is a plug-in.",
         )
-
-
-def _differences(ours: Any, its: Any) -> str:
-    if not isinstance(ours, dict) or not isinstance(its, dict):
-        return f"{ours} and {its}"
-    return "; ".join(f"{key}: {ours.get(key)} and {its.get(key)}" for key in ours if ours.get(key) != its.get(key))
-
-
-def _equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name].cpu(), other[name].cpu()) for name in one)

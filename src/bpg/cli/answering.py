@@ -1,0 +1,196 @@
+"""What `bpg predict` and `bpg evaluate` do."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bpg.cli.app import Common
+from bpg.cli.images import checked, files_in, open_folder, say_unreadable
+from bpg.cli.tables import print_json, print_table
+from bpg.data.check import check
+from bpg.data.domain import TestSet
+from bpg.data.images import ImageSet
+from bpg.errors import ImageError, WrongUse
+from bpg.experiments.evaluation import evaluate, own_way, ways_of
+from bpg.methods.base import Learner, Routable, load, prepared
+from bpg.progress import Progress
+
+
+def predict_files(
+    common: Common,
+    folder: Path,
+    places: Sequence[Path],
+    *,
+    backbone: str | None,
+    router: str | None,
+    fusion: str | None,
+    as_csv: bool,
+    strict: bool,
+    batch_size: int,
+) -> None:
+    """The label of each image, how sure it is, and which experts spoke."""
+    if as_csv and common.json:
+        raise WrongUse("two formats", wanted="--csv or --json", came="both", remedy="Leave one of them out.")
+    device = common.use_machine()
+    files = files_in(common, places)
+    model = open_model(folder, backbone, device, router, fusion)
+    found = check(ImageSet(tuple(files), (0,) * len(files), ("unlabelled",)), strict=strict)
+    say_unreadable(common, found.unreadable, len(files), "the files")
+    if not found.images:
+        raise ImageError(
+            "no file can be read",
+            wanted="at least one readable image",
+            came=f"{len(found.unreadable)} that are not",
+            remedy="Check the files that are named above.",
+        )
+    domains = model.domains if isinstance(model, Routable) else ()
+    rows: list[dict[str, Any]] = []
+    with common.bar("predict") as show, torch.no_grad():
+        began = time.monotonic()
+        for batch in prepared(model.backbone, found.images, batch_size):
+            answer = model.forward(batch)
+            best = answer.log_probs.max(dim=1)
+            for place in range(len(batch)):
+                row: dict[str, Any] = {
+                    "file": str(found.images.paths[len(rows)]),
+                    "label": model.classes[int(best.indices[place])],
+                    "probability": round(float(best.values[place].exp()), 4),
+                }
+                if answer.domain_weights is not None:
+                    weights = zip(domains, answer.domain_weights[place].tolist(), strict=True)
+                    row["domain_weights"] = {name: round(weight, 4) for name, weight in weights}
+                    row["experts"] = int(answer.experts[place])
+                rows.append(row)
+            show(Progress(len(rows), len(found.images), len(rows), None, time.monotonic() - began, "predict"))
+    if common.json:
+        unreadable = [{"file": str(u.path), "error": u.reason} for u in found.unreadable]
+        print_json({"predictions": rows, "unreadable": unreadable})
+    elif as_csv:
+        out = csv.writer(sys.stdout, lineterminator="\n")
+        tail = [*(f"weight:{name}" for name in domains), "experts"] if domains else []
+        out.writerow(["file", "label", "probability", *tail])
+        for row in rows:
+            out.writerow([row["file"], row["label"], row["probability"], *row.get("domain_weights", {}).values()]
+                         + ([row["experts"]] if domains else []))  # fmt: skip
+    else:
+        columns = ["file", "label", "probability", *(["domains", "experts"] if domains else [])]
+        print_table([row | {"domains": _spoke(row)} for row in rows], columns=columns)
+
+
+def evaluate_model(
+    common: Common,
+    folder: Path,
+    images: Path,
+    *,
+    name: str | None,
+    backbone: str | None,
+    router: str | None,
+    fusion: str | None,
+    compare: bool,
+    test_share: float,
+    strict: bool,
+    batch_size: int,
+) -> None:
+    """How much of each test set the model gets right."""
+    device = common.use_machine()
+    found = open_folder(common, images, name=name, test_share=test_share)
+    model = open_model(folder, backbone, device, router, fusion)
+    tests, unreadable = [], []
+    for domain, sides in found.domains.items():
+        test = sides.train if found.layout == "a list" else sides.test
+        if test is None:
+            common.say(f"note: {domain} has no test images and is left out")
+            continue
+        readable, faults_here = checked(common, test, domain, strict=strict)
+        unreadable += faults_here
+        tests.append(TestSet(readable, domain))
+    if not tests:
+        raise WrongUse(
+            f"there is nothing to test in {images}",
+            wanted="test images",
+            came=f"{found.layout}, with a test share of {test_share}",
+            remedy="--test-share 1 tests on all images.",
+        )
+    if found.layout in ("class", "domain/class") and test_share < 1:
+        common.say(f"note: tested on the {test_share:.0%} of images that `bpg learn` holds out by name")
+    _say_unknown(common, model, tests)
+    ways = ways_of(model) if compare else own_way(model)
+    with common.bar("evaluate") as show:
+        tallies = evaluate(model, tests, ways=ways, batch_size=batch_size, progress=show)
+    rows = []
+    for way, of_way in tallies.items():
+        for tally in of_way:
+            spoke = sum(int(n) * count for n, count in tally.experts.items())
+            chosen = tally.chosen.get(tally.domain or "", 0) / tally.total if tally.chosen else None
+            rows.append(
+                {
+                    "way": way,
+                    "test": tally.name,
+                    "correct": tally.correct,
+                    "total": tally.total,
+                    "accuracy": 100 * tally.correct / tally.total,
+                    "domain_found": 100 * chosen if chosen is not None and tally.domain in _domains(model) else None,
+                    "experts": spoke / tally.total if tally.experts else None,
+                    "classes": {key: {"correct": a, "total": b} for key, (a, b) in sorted(tally.classes.items())},
+                }
+            )
+        correct, total = sum(t.correct for t in of_way), sum(t.total for t in of_way)
+        if len(of_way) > 1:
+            pooled = {"way": way, "test": "all", "correct": correct, "total": total, "accuracy": 100 * correct / total}
+            rows.append(pooled | {"domain_found": None, "experts": None, "classes": {}})
+    if common.json:
+        print_json({"tests": rows, "unreadable": [{"path": str(u.path), "reason": u.reason} for u in unreadable]})
+    else:
+        columns = ["test", "accuracy", "correct", "total"]
+        columns = ["way", *columns] if compare and len(tallies) > 1 else columns
+        print_table(rows, columns=columns + (["domain_found", "experts"] if _domains(model) else []))
+
+
+def open_model(
+    folder: Path, backbone: str | None, device: torch.device, router: str | None, fusion: str | None
+) -> Learner:
+    """The model in `folder`, answering in the way asked for."""
+    options = {key: value for key, value in (("router", router), ("fusion", fusion)) if value is not None}
+    model = load(folder, backbone=backbone, device=device)
+    if options and not isinstance(model, Routable):
+        raise WrongUse(
+            f"a model of {model.method} has no experts to choose from",
+            wanted="neither --router nor --fusion",
+            came=" and ".join(f"--{key}" for key in options),
+            remedy="Leave them out.",
+        )
+    if options:
+        model = load(folder, backbone=model.backbone, **options)
+    if not model.classes:
+        raise WrongUse(
+            f"the model in {folder} has learned nothing",
+            wanted="a learned domain",
+            came="none",
+            remedy="`bpg learn` one first.",
+        )
+    return model
+
+
+def _domains(model: Learner) -> tuple[str, ...]:
+    return model.domains if isinstance(model, Routable) else ()
+
+
+def _say_unknown(common: Common, model: Learner, tests: Sequence[TestSet]) -> None:
+    classes = {test.images.classes[label] for test in tests for label in test.images.labels}
+    strange = sorted(classes - set(model.classes))
+    if strange:
+        more = " and more" if len(strange) > 5 else ""
+        common.say(f"note: the model does not know {', '.join(strange[:5])}{more}: images of these cannot be right")
+
+
+def _spoke(row: Mapping[str, Any]) -> str:
+    weights = row.get("domain_weights", {})
+    heard = sorted(((weight, name) for name, weight in weights.items() if weight > 0), reverse=True)
+    return ", ".join(f"{name} {weight:.2f}" for weight, name in heard)

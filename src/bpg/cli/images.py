@@ -1,0 +1,86 @@
+"""Images as the verbs take them: read, checked, and what is wrong with them told."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from bpg.cli.app import Common
+from bpg.data.check import Unreadable, check
+from bpg.data.folder import SUFFIXES, Found, read_folder
+from bpg.data.images import ImageSet
+from bpg.errors import ImageError, WrongUse
+from bpg.progress import Progress
+
+
+def open_folder(common: Common, path: Path, *, name: str | None, test_share: float) -> Found:
+    """What `path` holds; what is left out of it is said."""
+    found = read_folder(path, name=name, test_share=test_share)
+    for sentence in found.left_out.sentences():
+        common.say(f"note: {sentence}")
+    return found
+
+
+def checked(common: Common, images: ImageSet, what: str, *, strict: bool) -> tuple[ImageSet, list[Unreadable]]:
+    """Those of `images` that can be read; the others are said, by path and count."""
+    began = time.monotonic()
+    with common.bar(what) as show:
+
+        def tell(done: int, total: int) -> None:
+            show(Progress(done, total, done, None, time.monotonic() - began, "check"))
+
+        found = check(images, strict=strict, progress=tell)
+    say_unreadable(common, found.unreadable, len(images), what)
+    if not found.images:
+        raise ImageError(
+            f"no image of {what} can be read",
+            wanted="at least one readable image",
+            came=f"{len(found.unreadable)} that are not",
+            remedy="Check the files that are named above.",
+        )
+    return found.images, list(found.unreadable)
+
+
+def say_unreadable(common: Common, faults: Sequence[Unreadable], total: int, what: str) -> None:
+    """Name every image that is left out."""
+    for fault in faults:
+        common.say(f"unreadable: {fault.path}: {fault.reason}")
+    if faults:
+        common.say(f"note: {len(faults)} of {total} images of {what} cannot be read and are left out")
+
+
+def files_in(common: Common, places: Iterable[Path]) -> list[Path]:
+    """The files among `places`, whatever they are called, and the images anywhere below the folders among them."""
+    found: list[Path] = []
+    others = 0
+    for place in places:
+        if not place.is_dir():
+            if not place.exists() and not place.is_symlink():
+                raise WrongUse(
+                    f"there is no {place}", wanted="an image or a folder", came="nothing", remedy="Check the path."
+                )
+            found.append(place)
+            continue
+        seen = {place.resolve()}
+        for inside, folders, files in os.walk(place, followlinks=True):
+            folder = Path(inside)
+            # A link that leads back to where we have been would never end.
+            real = {name: (folder / name).resolve() for name in folders}
+            folders[:] = sorted(name for name in folders if real[name] not in seen and not name.startswith("."))
+            seen |= set(real.values())
+            named = [folder / name for name in sorted(files) if not name.startswith(".")]
+            images = [file for file in named if file.suffix.lower() in SUFFIXES]
+            others += len(named) - len(images)
+            found += images
+    if others:
+        common.say(f"note: {others} files are no JPEG, PNG, WebP, BMP or TIFF by name and are left out")
+    if not found:
+        raise WrongUse(
+            "there is nothing to predict",
+            wanted="images, or folders with images",
+            came=f"none in {', '.join(map(str, places))}",
+            remedy="Check the paths.",
+        )
+    return found

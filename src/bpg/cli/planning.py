@@ -1,0 +1,109 @@
+"""What `bpg plan` and `bpg reference` do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bpg.backbones.survey import survey
+from bpg.backbones.weights import load_backbone
+from bpg.cli.app import Common
+from bpg.cli.images import checked, open_folder
+from bpg.cli.learning import new_model
+from bpg.cli.tables import print_json, print_pairs, print_table
+from bpg.data.domain import Domain
+from bpg.errors import WrongUse
+from bpg.experiments.plan import plan
+from bpg.methods.bpg import BPG
+from bpg.progress import Progress
+from bpg.separability import separability
+
+
+def plan_domains(
+    common: Common,
+    images: Path,
+    *,
+    backbone: str | None,
+    changes: Sequence[str],
+    megabytes: float | None,
+    test_share: float,
+    strict: bool,
+) -> None:
+    """What each domain of `images` would get and cost."""
+    device = common.use_machine()
+    found = open_folder(common, images, name=None, test_share=test_share)
+    model = new_model(common, "bpg", backbone, device, changes)
+    if not isinstance(model, BPG):
+        raise TypeError(type(model))
+    domains = [
+        Domain(name, checked(common, sides.train, name, strict=strict)[0])
+        for name, sides in found.domains.items()
+        if sides.train is not None
+    ]
+    if not domains:
+        raise WrongUse(
+            f"there is nothing to learn in {images}",
+            wanted="training images",
+            came=f"none with a test share of {test_share}",
+            remedy="Lower --test-share.",
+        )
+    with common.bar("plan") as show:
+        model.progress = show
+        lam = None
+        if megabytes is not None:
+            lam = model.solve_capacity(domains, megabytes=megabytes)
+            settings = {**_given(model), "lam": lam, "rank": None}
+            model = BPG(model.backbone, progress=show, **settings)
+        rows = [asdict(planned) for planned in plan(model, domains)]
+    total = {key: sum(row[key] for row in rows) for key in ("images", "parameters", "megabytes", "seconds")}
+    if common.json:
+        print_json({"domains": rows, "total": total, "lam": lam, "backbone": model.backbone.name})
+        return
+    shown = [{**row, "minutes": row["seconds"] / 60} for row in rows]
+    if len(rows) > 1:
+        blank = dict.fromkeys(("classes", "separability", "rank"))
+        shown.append({"domain": "all", **blank, **total, "minutes": total["seconds"] / 60})
+    columns = ("domain", "classes", "images", "separability", "rank", "parameters", "megabytes", "minutes")
+    print_table(shown, columns=columns)
+    if lam is not None:
+        common.say(f"To learn within this budget: bpg learn ... --set lam={lam:.6g}")
+    common.say("Minutes are of training alone, from a few steps on this machine as it is now.")
+
+
+def measure_reference(common: Common, images: Path, *, backbone: str, test_share: float, strict: bool) -> None:
+    """s_0: the separability of the images that a backbone was trained on."""
+    device = common.use_machine()
+    name, sides = open_folder(common, images, name="reference", test_share=test_share).only()
+    if sides.train is None:
+        raise WrongUse(f"{images} is empty", wanted="images", came="none", remedy="Check the path.")
+    train, _ = checked(common, sides.train, name, strict=strict)
+    frozen = load_backbone(backbone, device=device)
+    with common.bar(name) as show:
+        began = time.monotonic()
+
+        def tell(done: int, total: int) -> None:
+            show(Progress(done, total, done, None, time.monotonic() - began, "survey"))
+
+        found = survey(frozen, train, progress=tell)
+    counts = [count for count in found.counts.values() if count]
+    document: dict[str, Any] = {
+        "backbone": frozen.name,
+        "sha256": frozen.digest(),
+        "classes": len(counts),
+        "images": sum(counts),
+        "images_a_class": f"{min(counts)} to {max(counts)}",
+        "s_0 (plain)": separability(found.scatter, estimator="plain"),
+        "s_0 (corrected)": separability(found.scatter, estimator="corrected") if max(counts) > 1 else None,
+    }
+    if common.json:
+        print_json(document)
+        return
+    print_pairs(frozen.name, document)
+    common.say("Take one: bpg learn ... --set s0=VALUE --set estimator=plain, or corrected where classes are small.")
+
+
+def _given(model: BPG) -> dict[str, Any]:
+    return {name: getattr(model.settings, name) for name in model.settings.__dataclass_fields__}

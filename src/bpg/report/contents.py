@@ -1,0 +1,400 @@
+"""What a report says: sections from the records of runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from bpg.config import flat_dict
+from bpg.experiments.records import Run
+from bpg.metrics import (
+    Counts,
+    average_accuracy,
+    forgetting,
+    incremental_accuracy,
+    learning_accuracy,
+    mean_accuracy,
+)
+from bpg.report.blocks import Block, Cell, Curves, Heat, Page, Pictures, Section, Table
+
+MOST_CLASSES = 30  # beyond these, the hardest and the easiest are shown
+POINTS = 120  # of a training curve
+
+
+@dataclass(frozen=True)
+class Group:
+    """One method with its settings, over its seeds."""
+
+    name: str
+    runs: tuple[Run, ...]
+
+    @property
+    def first(self) -> Run:
+        return self.runs[0]
+
+    @property
+    def ways(self) -> list[str]:
+        return self.first.ways
+
+    @property
+    def own(self) -> str:
+        return self.ways[0]
+
+    def over_seeds(self, measure: Callable[[Counts], float], way: str) -> list[float]:
+        return [measure(run.counts(way)) for run in self.runs]
+
+    def pooled(self, way: str) -> list[dict[str, Any]]:
+        """The last tallies of each test set, counts added up over seeds."""
+        return [_added(tests) for tests in zip(*(run.last(way) for run in self.runs), strict=True)]
+
+
+def contents(runs: Sequence[Run], pictures: Sequence[Pictures] = (), notes: Sequence[str] = ()) -> Page:
+    """The report of `runs`. What cannot be compared stands in parts of its own."""
+    parts: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        parts[_protocol(run)].append(run)
+    sections: list[Section] = []
+    for number, members in enumerate(parts.values(), start=1):
+        if len(parts) > 1:
+            text = "Other data, backbone or protocol than the other parts: not to be compared with them."
+            sections.append(Section(f"Part {number} of {len(parts)}", [text]))
+        sections += _part(members)
+    if pictures or notes:
+        sections.append(Section("The images", list(notes), list(pictures)))
+    names = sorted({str(run.about["experiment"]) for run in runs})
+    return Page(f"bpg: {', '.join(names)}", sections)
+
+
+def _part(runs: Sequence[Run]) -> list[Section]:
+    finished = groups([run for run in runs if run.finished])
+    routable = [group for group in finished if "oracle" in group.ways]
+    sections = [_summary(runs, finished)]
+    if routable:
+        sections.append(_routing(routable))
+    sections += [section for group in finished if (section := _capacity(group)) is not None]
+    sections.append(Section("Accuracy matrices", [MATRIX], [b for group in finished for b in _matrices(group)]))
+    if routable:
+        text = "Which domain the router holds likeliest, of the test images of each, after the last domain."
+        sections.append(Section("Domain confusion", [text], [_confusion(group) for group in routable]))
+        text = "How many experts spoke for an image, in percent of the test images, after the last domain."
+        sections.append(Section("Experts per image", [text], [_experts(routable)]))
+    sections.append(_classes(finished))
+    sections.append(_curves(finished))
+    sections.append(_provenance(runs))
+    return [section for section in sections if section.blocks or section.text or section.warnings]
+
+
+MATRIX = "Rows: after learning this domain. Columns: test set. Percent right; the mean over seeds."
+
+
+def groups(runs: Sequence[Run]) -> list[Group]:
+    """Runs of one method and settings, over seeds. A label with two settings gets a mark."""
+    found: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        key = {name: value for name, value in run.about["settings"].items() if name != "seed"}
+        found[run.label, json.dumps([key, run.about["options"]], sort_keys=True)].append(run)
+    labels = [label for label, _ in found]
+    made = []
+    for (label, _), members in found.items():
+        twice = labels.count(label) > 1
+        name = f"{label} ({members[0].about['digest'][:6]})" if twice else label
+        made.append(Group(name, tuple(sorted(members, key=lambda run: run.seed))))
+    return sorted(made, key=lambda group: (group.first.about["method"] != "bpg", group.name))
+
+
+def stuck_at_chance(run: Run) -> list[str]:
+    """The domains that a run learned no better than a constant answer, and how it stands on them."""
+    found = []
+    own = run.ways[0]
+    for record in run.records:
+        for test in record["ways"][own]:
+            if test["domain"] != record["learned"] or not test["total"]:
+                continue
+            totals = [total for _, total in test["classes"].values()]
+            chance = max([1 / max(1, len(run.about["data"]["classes"])), *(n / test["total"] for n in totals)])
+            margin = 2 * math.sqrt(chance * (1 - chance) / test["total"])
+            share = test["correct"] / test["total"]
+            if len(totals) > 1 and share <= chance + margin:
+                where = f"{test['name']} {100 * share:.1f} % of {test['total']}"
+                found.append(f"{where}, where one answer for all has {100 * chance:.1f} %")
+    return found
+
+
+def _summary(runs: Sequence[Run], finished: Sequence[Group]) -> Section:
+    order = runs[0].order
+    columns = ["method", "answers by", "A_T", "mean", "A_bar", "F_T", "just learned", "stored MB", "seeds"]
+    rows: list[list[Cell]] = []
+    for group in finished:
+        for way in group.ways:
+            measures = (average_accuracy, mean_accuracy, incremental_accuracy, forgetting, learning_accuracy)
+            values = [spread(group.over_seeds(measure, way)) for measure in measures]
+            stored = group.first.records[-1]["stored_bytes"] / 1e6
+            rows.append([group.name, way, *values, stored, len(group.runs)])
+    warnings = []
+    for group in finished:
+        for run in group.runs:
+            stuck = stuck_at_chance(run)
+            if stuck:
+                warnings.append(
+                    f"{group.name}, seed {run.seed}, cannot be told from chance once learned: {'; '.join(stuck)}."
+                )
+    for run in runs:
+        if not run.finished:
+            done = run.records[-1]["stage"] if run.records else 0
+            warnings.append(
+                f"{run.label}, seed {run.seed}, is not finished: {done} of {len(order)} domains. It is left out."
+            )
+    backbone = runs[0].about["backbone"]["name"]
+    text = [
+        f"{' → '.join(order)}, {len(runs[0].about['data']['classes'])} classes, on {backbone}.",
+        "A_T: percent right over all test images after the last domain (pooled). mean: over test sets. A_bar: the mean "
+        "of A_1 to A_T. F_T: what old domains lost, on average over later steps; lower is better. just learned: the "
+        "mean over domains right after each. With several seeds: mean ± standard deviation.",
+    ]
+    return Section("Results", text, [Table(columns, rows)] if rows else [], warnings)
+
+
+def _routing(routable: Sequence[Group]) -> Section:
+    columns = ["method", "soft", "hard", "oracle", "soft - hard", "oracle - soft", "domain found", "right elsewhere"]
+    rows: list[list[Cell]] = []
+    for group in routable:
+        reached = {way: group.over_seeds(average_accuracy, way) for way in ("soft", "hard", "oracle")}
+        gain = [soft - hard for soft, hard in zip(reached["soft"], reached["hard"], strict=True)]
+        gap = [oracle - soft for oracle, soft in zip(reached["oracle"], reached["soft"], strict=True)]
+        found, elsewhere = [], []
+        for run in group.runs:
+            tests = [test for test in run.last("hard") if test["domain"] in run.order]
+            total = sum(test["total"] for test in tests)
+            right = sum(test["chosen"].get(test["domain"], 0) for test in tests)
+            found.append(100 * right / total if total else math.nan)
+            missed = total - right
+            elsewhere.append(100 * sum(t["right_elsewhere"] for t in tests) / missed if missed else math.nan)
+        rows.append([group.name, *(spread(values) for values in (*reached.values(), gain, gap, found, elsewhere))])
+    text = [
+        "A_T in percent, the same experts under three routers. soft: the mixture of those who are let through. hard: "
+        "the nearest domain's expert. oracle: told the domain. domain found: how often the nearest domain is the true "
+        "one. right elsewhere: of the images sent to another domain's expert, the share it gets right.",
+        _error_of(routable[0]),
+    ]
+    return Section("Soft, hard, oracle", text, [Table(columns, rows)])
+
+
+def _error_of(group: Group) -> str:
+    counts = group.first.counts("soft")
+    total = sum(counts.total)
+    share = average_accuracy(counts) / 100
+    error = 100 * math.sqrt(max(share * (1 - share), 0) / total) if total else math.nan
+    return f"One standard error of a single A_T over {total:,} test images is {error:.1f} points."
+
+
+def _capacity(group: Group) -> Section | None:
+    facts: Mapping[str, Any] = group.first.records[-1]["facts"]
+    if not facts or any("rank" not in of_domain for of_domain in facts.values()):
+        return None
+    columns = ["domain", "images", "s_t", "between", "within", "r_t", "parameters", "MB"]
+    rows: list[list[Cell]] = []
+    for name in group.first.order:
+        f = facts[name]
+        measured = [
+            round(f[key], 4) if f.get(key) is not None else None for key in ("separability", "between", "within")
+        ]
+        texts: list[Cell] = [None if value is None else f"{value:.4f}" for value in measured]
+        rows.append([name, f["images"], *texts, f["rank"], f["parameters"], f["parameters"] * 4 / 1e6])
+    rows.append(
+        [
+            "all",
+            sum(facts[n]["images"] for n in facts),
+            None,
+            None,
+            None,
+            None,
+            sum(facts[n]["parameters"] for n in facts),
+            sum(facts[n]["parameters"] for n in facts) * 4 / 1e6,
+        ]
+    )
+    s = group.first.about["settings"]
+    rule = f"r_t = {s['rank']} for every domain" if s["rank"] else "r_t = s_0 r_0 / s_t"
+    known = ", ".join(f"{key} = {s[name]}" for key, name in (("r_0", "r0"), ("s_0", "s0"), ("λ", "lam")) if s.get(name))
+    text = [f"{rule} ({known}; {s['estimator']} estimator). s_0 is the backbone's known one where none is set."]
+    return Section(f"Capacity plan of {group.name}", text, [Table(columns, rows)])
+
+
+def _matrices(group: Group) -> list[Block]:
+    ways = [way for way in group.ways if way != "oracle"]
+    found: list[Block] = []
+    for way in ways:
+        grids = [run.counts(way).accuracies for run in group.runs]
+        mean = [
+            [_mean([float(grid[i, j]) for grid in grids]) for j in range(grids[0].shape[1])]
+            for i in range(len(grids[0]))
+        ]
+        tests = [test["name"] for test in group.first.last(way)]
+        title = f"{group.name}, {way}" if len(ways) > 1 else group.name
+        found.append(Heat(title, "after ↓ on →", group.first.order, tests, mean))
+    return found
+
+
+def _confusion(group: Group) -> Heat:
+    tests = group.pooled("soft")
+    domains = sorted({name for test in tests for name in test["chosen"]} | set(group.first.order))
+    values = [[100 * test["chosen"].get(name, 0) / test["total"] for name in domains] for test in tests]
+    return Heat(group.name, "from ↓ held for →", [test["name"] for test in tests], domains, values)
+
+
+def _experts(routable: Sequence[Group]) -> Table:
+    most = max(len(group.first.order) for group in routable)
+    rows: list[list[Cell]] = []
+    for group in routable:
+        for way in ("soft", "hard"):
+            counts: dict[int, int] = defaultdict(int)
+            for test in group.pooled(way):
+                for number, images in test["experts"].items():
+                    counts[int(number)] += images
+            total = sum(counts.values())
+            mean = sum(number * images for number, images in counts.items()) / total
+            rows.append([group.name, way, mean, *(100 * counts[n] / total for n in range(1, most + 1))])
+    return Table(["method", "answers by", "mean", *map(str, range(1, most + 1))], rows)
+
+
+def _classes(finished: Sequence[Group]) -> Section:
+    """Accuracy of each class over all test sets, and of the first method by test set."""
+    shares: dict[str, dict[str, float]] = {}
+    for group in finished:
+        sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        for test in group.pooled(group.own):
+            for name, (right, total) in test["classes"].items():
+                sums[name][0] += right
+                sums[name][1] += total
+        shares[group.name] = {name: 100 * right / total for name, (right, total) in sums.items()}
+    if not shares:
+        return Section("Accuracy by class")
+    first = finished[0]
+    names = sorted(shares[first.name], key=lambda name: shares[first.name][name])
+    text = ["Percent right after the last domain, over all seeds."]
+    if len(names) > MOST_CLASSES:
+        half = MOST_CLASSES // 2
+        text.append(f"Of {len(names)} classes, the {half} that {first.name} finds hardest and the {half} easiest.")
+        names = names[:half] + names[-half:]
+    else:
+        names = sorted(names)
+    grid = [[shares[group.name].get(name) for name in names] for group in finished]
+    blocks = [Heat("all test sets", "method ↓ class →", [group.name for group in finished], names, grid)]
+    tests = first.pooled(first.own)
+    each = [
+        [100 * test["classes"][n][0] / test["classes"][n][1] if n in test["classes"] else None for n in names]
+        for test in tests
+    ]
+    blocks.append(Heat(f"{first.name}, {first.own}", "test ↓ class →", [test["name"] for test in tests], names, each))
+    return Section("Accuracy by class", text, blocks)
+
+
+def _curves(finished: Sequence[Group]) -> Section:
+    blocks = []
+    for group in finished:
+        lines = {name: _thinned(group.first.curves[name]) for name in group.first.order if name in group.first.curves}
+        if lines:
+            blocks.append(Curves(f"{group.name}, seed {group.first.seed}", lines))
+    return Section("Training curves", ["The training loss by step, averaged over neighbouring steps."], blocks)
+
+
+def _thinned(points: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
+    size = max(1, len(points) // POINTS)
+    if len(points) > 20:
+        size = max(size, 4)
+    pieces = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(fmean(step for step, _ in piece), fmean(loss for _, loss in piece)) for piece in pieces]
+
+
+def _provenance(runs: Sequence[Run]) -> Section:
+    about = runs[0].about
+    columns = ["run", "method", "seed", "learning", "testing", "bpg", "torch", "python", "system", "device", "threads"]
+    rows: list[list[Cell]] = []
+    for run in runs:
+        v, m = run.about["versions"], run.about["machine"]
+        spent = {what: sum(t["seconds"] for t in run.times if t["what"] == what) / 60 for what in ("learn", "test")}
+        minutes = [f"{spent[what]:.1f} min" for what in ("learn", "test")]
+        rows.append(
+            [
+                run.folder.name,
+                run.about["method"],
+                run.seed,
+                *minutes,
+                v["bpg"],
+                v["torch"],
+                v["python"],
+                m["system"],
+                m["device"],
+                m["threads"],
+            ]
+        )
+    data: list[list[Cell]] = []
+    tests = {test["domain"]: test for test in about["data"]["tests"]}
+    for domain in about["data"]["domains"]:
+        test = tests.get(domain["name"])
+        train = domain["train"]
+        bad = len(train["unreadable"]) + (len(test["unreadable"]) if test else 0)
+        held = [test["images"], test["sha256"][:12]] if test else [None, None]
+        data.append([domain["name"], train["images"], train["sha256"][:12], *held, bad])
+    data += [
+        [t["name"], None, None, t["images"], t["sha256"][:12], len(t["unreadable"])]
+        for t in about["data"]["tests"]
+        if t["domain"] is None
+    ]
+    backbone = about["backbone"]
+    text = [
+        f"Backbone {backbone['name']}, sha256 {backbone['sha256']}, {backbone['precision']}, "
+        f"{backbone['preprocessing']['size']} pixels.",
+        *about["data"]["left_out"],
+    ]
+    settings = [
+        Table(
+            ["setting", "value"],
+            [[key, str(value)] for key, value in flat_dict(group.first.about["settings"]).items() if key != "seed"],
+            title=f"Settings of {group.name}",
+        )
+        for group in groups(runs)
+    ]
+    columns_of_data = ["domain", "training images", "sha256", "test images", "sha256", "unreadable"]
+    return Section("What ran on what", text, [Table(columns, rows), Table(columns_of_data, data), *settings])
+
+
+def spread(values: Sequence[float]) -> Cell:
+    """The mean of a measure over seeds, with its standard deviation where there are several."""
+    if any(math.isnan(value) for value in values):
+        return None
+    if len(values) == 1:
+        return values[0]
+    return f"{fmean(values):.2f} ± {stdev(values):.2f}"
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return None if any(math.isnan(value) for value in values) else fmean(values)
+
+
+def _added(tests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Tallies of one test set by several seeds, as one."""
+    added: dict[str, Any] = {"name": tests[0]["name"], "domain": tests[0]["domain"]}
+    added |= {key: sum(test[key] for test in tests) for key in ("correct", "total", "right_elsewhere")}
+    for key in ("chosen", "experts"):
+        added[key] = {
+            name: sum(test[key].get(name, 0) for test in tests) for name in {n for t in tests for n in t[key]}
+        }
+    added["classes"] = {
+        name: [sum(test["classes"][name][i] for test in tests) for i in (0, 1)] for name in tests[0]["classes"]
+    }
+    return added
+
+
+def _protocol(run: Run) -> str:
+    """What must be the same for two runs to stand in one table."""
+    data = run.about["data"]
+    sides = [[d["name"], d["train"]["sha256"]] for d in data["domains"]] + [
+        [t["name"], t["sha256"]] for t in data["tests"]
+    ]
+    backbone = [run.about["backbone"][part] for part in ("sha256", "preprocessing", "precision")]
+    return json.dumps([sides, backbone, run.about["unseen"]], sort_keys=True)

@@ -1,0 +1,118 @@
+"""A report as one HTML file that needs nothing else: no script, no font, no address."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+
+from bpg.report.blocks import Block, Cell, Curves, Heat, Page, Pictures, Section, Table, shown
+
+WIDTH, HEIGHT, LEFT, BOTTOM = 640, 220, 44, 24  # of a chart, in its own units
+COLOURS = ("#2563eb", "#d97706", "#059669", "#db2777", "#7c3aed", "#64748b", "#0891b2", "#ca8a04", "#dc2626", "#4d7c0f")
+
+
+def html(page: Page) -> str:
+    """`page` as a whole HTML document."""
+    style = files("bpg.report").joinpath("page.css").read_text(encoding="utf-8")
+    contents = "".join(f'<li><a href="#s{i}">{escape(s.title)}</a></li>' for i, s in enumerate(page.sections))
+    body = "".join(_section(section, index) for index, section in enumerate(page.sections))
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        "style-src 'unsafe-inline'; img-src data:\">\n"
+        f"<title>{escape(page.title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
+        f"<header><h1>{escape(page.title)}</h1><nav><ul>{contents}</ul></nav></header>\n<main>\n{body}</main>\n"
+        "</body>\n</html>\n"
+    )
+
+
+def _section(section: Section, index: int) -> str:
+    parts = [f'<section id="s{index}"><h2>{escape(section.title)}</h2>']
+    parts += [f"<p>{escape(sentence)}</p>" for sentence in section.text]
+    parts += [f'<p class="warning" role="alert">{escape(warning)}</p>' for warning in section.warnings]
+    parts += [_block(block) for block in section.blocks]
+    return "\n".join(parts) + "</section>\n"
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, Table):
+        table = _table(block.columns, block.rows)
+        return f"<details><summary>{escape(block.title)}</summary>{table}</details>" if block.title else table
+    if isinstance(block, Heat):
+        return _heat(block)
+    if isinstance(block, Curves):
+        return _curves(block)
+    assert isinstance(block, Pictures)
+    figures = "".join(
+        f'<figure><img src="{escape(p.source)}" alt="{escape(p.caption)}"><figcaption>{escape(p.caption)}</figcaption>'
+        "</figure>"
+        for p in block.pictures
+    )
+    return f'<h3>{escape(block.title)}</h3><div class="pictures">{figures}</div>'
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td{_kind(cell)}>{escape(shown(cell))}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _kind(cell: Cell) -> str:
+    words = isinstance(cell, str) and not (cell[:1].isdigit() or cell[:1] == "-")
+    return "" if words else ' class="number"'
+
+
+def _heat(block: Heat) -> str:
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in block.columns)
+    rows = []
+    for name, values in zip(block.rows, block.values, strict=True):
+        cells = "".join(_heat_cell(value) for value in values)
+        rows.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
+    corner = f'<th scope="col">{escape(block.corner)}</th>'
+    return (
+        f'<h3>{escape(block.title)}</h3><div class="wide"><table class="heat"><thead><tr>{corner}{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _heat_cell(value: float | None) -> str:
+    if value is None:
+        return "<td></td>"
+    share = min(max(value / 100, 0.0), 1.0)
+    ink = ' class="strong"' if share > 0.6 else ""
+    return f'<td{ink} style="background:rgba(37,99,235,{0.05 + 0.85 * share:.2f})">{value:.1f}</td>'
+
+
+def _curves(block: Curves) -> str:
+    """Lines over a common scale from 0, with a legend in words."""
+    across = max((x for points in block.lines.values() for x, _ in points), default=1.0) or 1.0
+    up = max((y for points in block.lines.values() for _, y in points), default=1.0) or 1.0
+
+    def place(x: float, y: float) -> str:
+        return f"{LEFT + (WIDTH - LEFT - 8) * x / across:.1f},{8 + (HEIGHT - BOTTOM - 8) * (1 - y / up):.1f}"
+
+    lines = "".join(
+        f'<polyline fill="none" stroke="{COLOURS[i % len(COLOURS)]}" stroke-width="1.8" '
+        f'points="{" ".join(place(x, y) for x, y in points)}"/>'
+        for i, points in enumerate(block.lines.values())
+    )
+    floor, right = HEIGHT - BOTTOM, WIDTH - 8
+    frame = (
+        f'<path d="M{LEFT} 8V{floor}H{right}" fill="none" stroke="currentColor" stroke-opacity=".4"/>'
+        f'<text x="{LEFT - 6}" y="14" text-anchor="end">{up:.2g}</text>'
+        f'<text x="{LEFT - 6}" y="{floor}" text-anchor="end">0</text>'
+        f'<text x="{right}" y="{HEIGHT - 6}" text-anchor="end">{across:.0f} steps</text>'
+    )
+    legend = "".join(
+        f'<li><span style="background:{COLOURS[i % len(COLOURS)]}"></span>{escape(name)}</li>'
+        for i, name in enumerate(block.lines)
+    )
+    title = escape(block.title)
+    return (
+        f'<h3>{title}</h3><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="training loss of {title}">'
+        f'{frame}{lines}</svg><ul class="legend">{legend}</ul>'
+    )

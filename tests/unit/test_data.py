@@ -12,8 +12,8 @@ from PIL import Image
 
 from bpg import ImageSet, read_list
 from bpg.data.decode import decode
-from bpg.data.transforms import Preprocessing, evaluation
-from bpg.errors import ImageError, WrongUse
+from bpg.data.transforms import Augmentation, Preprocessing, evaluation, training
+from bpg.errors import ImageError, SettingsError, WrongUse
 
 RED = (200, 30, 40)
 
@@ -163,3 +163,41 @@ def test_labels_must_have_classes_and_images() -> None:
         ImageSet((Path("a"), Path("b")), (0, 1), ("cat", "cat"))
     with pytest.raises(WrongUse, match="2 labels, one an image"):
         ImageSet((Path("a"), Path("b")), (0,), ("cat",))
+
+
+def test_floating_point_pixels_are_refused() -> None:
+    with pytest.raises(ImageError, match="floating-point pixels"):
+        decode(encoded(Image.new("F", (8, 8)), "TIFF"), where="test")
+
+
+def test_a_cmyk_jpeg_has_its_colours() -> None:
+    pixels = decode(encoded(Image.new("RGB", (8, 8), RED).convert("CMYK"), "JPEG", quality=95), where="test")
+    assert (pixels.float().mean(dim=(1, 2)) - torch.tensor(RED)).abs().max() < 8
+
+
+def training_of(augmentation: Augmentation, *, seed: int, image: torch.Tensor) -> torch.Tensor:
+    wanted = Preprocessing(size=32, mean=(0, 0, 0), std=(1, 1, 1), crop_fraction=0.5)
+    return training(image, wanted, augmentation, torch.Generator().manual_seed(seed))
+
+
+def test_a_shifted_crop_is_cut_from_the_image_as_evaluation_resizes_it() -> None:
+    image = torch.arange(64, dtype=torch.uint8).expand(3, 64, 64).contiguous()  # columns tell where they come from
+    found = {
+        float(training_of(Augmentation(crop="shifted", flip=False), seed=seed, image=image)[0, 0, 0] * 255)
+        for seed in range(200)
+    }
+    assert found == {float(left) for left in range(33)}  # every place, and nothing is resized
+
+
+def test_brightness_is_drawn_around_one() -> None:
+    image = torch.full((3, 40, 40), 100, dtype=torch.uint8)
+    plain = Augmentation(flip=False)
+    lit = Augmentation(flip=False, brightness=63 / 255)
+    light = [float(training_of(lit, seed=seed, image=image).mean() * 255 / 100) for seed in range(300)]
+    assert 1 - 63 / 255 <= min(light) < 0.78
+    assert 1.22 < max(light) <= 1 + 63 / 255
+    assert sum(light) / len(light) == pytest.approx(1, abs=0.03)
+    assert float(training_of(plain, seed=0, image=image).mean() * 255) == pytest.approx(100)
+    assert float(training_of(lit, seed=3, image=image + 155).max()) <= 1  # clipped at white
+    with pytest.raises(SettingsError, match="brightness"):
+        Augmentation(brightness=2)

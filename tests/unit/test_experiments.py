@@ -1,0 +1,318 @@
+"""Specs are read strictly, runs keep what they counted, and a report is a function of that."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bpg.data.folder import read_folder
+from bpg.errors import ImageError, SettingsError, WrongUse
+from bpg.experiments.evaluation import evaluate, ways_of
+from bpg.experiments.records import append_line, read_run, read_runs
+from bpg.experiments.runner import prepare, run_cell
+from bpg.experiments.spec import Spec, cells, data_root, read_spec
+from bpg.metrics import average_accuracy
+from bpg.progress import Progress
+from bpg.report.contents import contents, stuck_at_chance
+from bpg.report.html import html
+from bpg.report.markdown import markdown
+from bpg.report.pictures import pictures
+from bpg.store import digest_of
+from tests.toy import toy_backbone, toy_folder
+
+CONFIG = """
+name = "toy"
+seeds = [0, 1]
+unseen = true
+[data]
+root = "{root}"
+order = ["red", "blue"]
+[backbone]
+source = "toy"
+[methods.bpg]
+rank = 4
+optimisation = {{ epochs = 20, batch_size = 8, lr = 0.02 }}
+augmentation = {{ area = [0.9, 1.0], flip = false }}
+[methods.still]
+method = "finetune"
+optimisation = {{ epochs = 1, lr = 0.0 }}
+[methods.linear_probe]
+router = "soft"
+fusion = "max"
+"""
+
+
+def ignore(_: Progress) -> None:
+    pass
+
+
+@contextmanager
+def silent(_: str) -> Iterator[Any]:
+    yield ignore
+
+
+def spec_in(folder: Path, *changes: str, text: str = CONFIG) -> Spec:
+    (folder / "grid.toml").write_text(text.format(root=folder / "data"))
+    return read_spec(folder / "grid.toml", changes)
+
+
+def run_all(spec: Spec, out: Path) -> list[Any]:
+    data = prepare(spec, read_folder(data_root(spec.data.root)), ignore)
+    backbone = toy_backbone()
+    return [run_cell(spec, cell, backbone, data, out, bar=silent) for cell in cells(spec)]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Spec]:
+    """A folder with runs of three methods and two seeds."""
+    folder = tmp_path_factory.mktemp("runs")
+    toy_folder(folder / "data", count=30)
+    spec = spec_in(folder)
+    run_all(spec, folder / "out")
+    return folder, spec
+
+
+def test_every_fault_of_a_spec_is_told_at_once_with_the_nearest_name(tmp_path: Path) -> None:
+    text = """
+name = "a/b"
+sedes = [0]
+[data]
+root = "x"
+test_share = 2
+oder = ["red"]
+[methods.bpgg]
+[methods.bpg]
+rankk = 3
+seed = 4
+router = "sotf"
+optimisation = { epocs = 3, lr = -1 }
+"""
+    (tmp_path / "bad.toml").write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        read_spec(tmp_path / "bad.toml")
+    for fault in (
+        "name: string should match pattern",
+        "sedes: no such setting, did you mean seeds?",
+        "data.oder: no such setting, did you mean order?",
+        "data.test_share: input should be less than 1",
+        "backbone: is not given",
+        "methods.bpgg: no method is called 'bpgg'. Did you mean bpg?",
+        "methods.bpg.rankk: no such setting, did you mean rank?",
+        "methods.bpg.seed: seeds stand at the top",
+        "methods.bpg.router: no router is called 'sotf', did you mean soft?",
+        "methods.bpg.optimisation.epocs: no such setting, did you mean epochs?",
+        "methods.bpg.optimisation.lr: input should be greater than or equal to 0, not -1",
+    ):
+        assert fault in caught.value.came
+    assert caught.value.problem.startswith("11 wrong settings in ")
+
+
+def test_changes_are_toml_or_text(tmp_path: Path) -> None:
+    changes = ("seeds=[7]", "methods.bpg.rank=9", "data.strict=true", "backbone.source=a b", "methods.new.method=bpg")
+    spec = spec_in(tmp_path, *changes)
+    assert spec.seeds == (7,)
+    assert spec.data.strict is True
+    assert spec.backbone.source == "a b"
+    assert [(cell.label, cell.method) for cell in cells(spec)] == [
+        ("bpg", "bpg"), ("still", "finetune"), ("linear_probe", "linear_probe"), ("new", "bpg"),
+    ]  # fmt: skip
+    assert cells(spec)[0].values["rank"] == 9
+    assert cells(spec)[2].options == {"router": "soft", "fusion": "max"}
+    for wrong, message in (("seeds", "NAME=VALUE"), ("=3", "NAME=VALUE"), ("name.x=3", "no settings below")):
+        with pytest.raises(WrongUse, match=message):
+            spec_in(tmp_path, wrong)
+    with pytest.raises(WrongUse, match="is no TOML"):
+        spec_in(tmp_path, text="name = ")
+    with pytest.raises(WrongUse, match="cannot read"):
+        read_spec(tmp_path / "gone.toml")
+
+
+def test_data_is_looked_for_here_and_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pacs").mkdir()
+    monkeypatch.chdir(tmp_path / "pacs")
+    with pytest.raises(WrongUse, match=r"Set data.root .* or \$BPG_DATA"):
+        data_root("pacs")
+    monkeypatch.setenv("BPG_DATA", str(tmp_path))
+    assert data_root("pacs") == tmp_path / "pacs"
+    assert data_root(str(tmp_path)) == tmp_path
+
+
+def test_a_run_keeps_what_it_counted(ran: tuple[Path, Spec]) -> None:
+    folder, _ = ran
+    runs = {(run.label, run.seed): run for run in read_runs([folder / "out"])}
+    assert sorted(runs) == [(label, seed) for label in ("bpg", "linear_probe", "still") for seed in (0, 1)]
+    run = runs["bpg", 0]
+    assert run.finished
+    assert run.order == ["red", "blue"]
+    assert run.ways == ["soft", "hard", "oracle"]
+    assert runs["still", 0].ways == ["own"]
+    assert runs["linear_probe", 0].ways == ["soft, max", "soft", "hard", "oracle"]
+    counts = run.counts("soft")
+    assert all(right is not None for row in counts.correct for right in row)  # unseen = true
+    assert run.counts("oracle").correct[0][1] is None  # nobody knows blue yet
+    held = [len(read_folder(folder / "data").domains[name].test or ()) for name in run.order]
+    assert list(counts.total) == held
+    for test in run.last("soft"):
+        assert sum(total for _, total in test["classes"].values()) == test["total"] == sum(test["chosen"].values())
+        assert sum(right for right, _ in test["classes"].values()) == test["correct"]
+        assert sum(test["experts"].values()) == test["total"]
+    assert {domain: len(points) for domain, points in run.curves.items()} == {"red": 180, "blue": 180}
+    assert [(line["what"], line["domain"]) for line in run.times] == [
+        ("learn", "red"), ("test", "red"), ("learn", "blue"), ("test", "blue"),
+    ]  # fmt: skip
+    assert average_accuracy(counts) > 60
+    manifest = json.loads((run.folder / "run.json").read_text())["data"]
+    assert [domain["train"]["images"] + test["images"] for domain, test in
+            zip(manifest["domains"], manifest["tests"], strict=True)] == [90, 90]  # fmt: skip
+
+
+def test_what_is_finished_is_not_run_again_and_what_is_lost_is(ran: tuple[Path, Spec], tmp_path: Path) -> None:
+    spec = ran[1]
+    spec = replace(spec, seeds=(0,), methods={"bpg": spec.methods["bpg"]})
+    (before,) = run_all(spec, tmp_path)
+    stamp = (before.folder / "records.jsonl").stat().st_mtime_ns
+    (again,) = run_all(spec, tmp_path)
+    assert (again.folder / "records.jsonl").stat().st_mtime_ns == stamp
+    wanted, model = (before.folder / "records.jsonl").read_bytes(), digest_of(before.folder / "model")
+    # killed after the model was saved and before its record: tested again, not learned again
+    (before.folder / "records.jsonl").write_bytes(wanted.split(b"\n")[0] + b"\n")
+    (again,) = run_all(spec, tmp_path)
+    assert (again.folder / "records.jsonl").read_bytes() == wanted
+    assert digest_of(again.folder / "model") == model
+    assert len([line for line in again.times if line["what"] == "learn"]) == 2
+    other = run_all(replace(spec, methods={"bpg": {**spec.methods["bpg"], "rank": 5}}), tmp_path)[0]
+    assert other.folder != before.folder  # other settings, another run
+
+
+def test_a_line_cut_by_a_kill_costs_only_itself(tmp_path: Path, ran: tuple[Path, Spec]) -> None:
+    run = read_runs([ran[0] / "out"])[0]
+    (tmp_path / "run.json").write_bytes((run.folder / "run.json").read_bytes())
+    (tmp_path / "curves.jsonl").write_bytes(b'{"domain": "red", "step": 1, "loss": 2.0}\n{"domain": "re')
+    append_line(tmp_path / "curves.jsonl", {"domain": "red", "step": 2, "loss": 1.0})
+    append_line(tmp_path / "curves.jsonl", {"domain": "red", "step": 3, "loss": 0.5})
+    append_line(tmp_path / "curves.jsonl", {"domain": "red", "step": 3, "loss": 0.5})
+    assert read_run(tmp_path).curves == {"red": [(1, 2.0), (3, 0.5)]}
+    (tmp_path / "run.json").write_text('{"format": 99}')
+    with pytest.raises(ValueError, match="another format"):
+        read_run(tmp_path)
+    with pytest.raises(WrongUse, match="there are no runs"):
+        read_runs([tmp_path / "nothing"])
+
+
+def test_unreadable_images_are_in_the_manifest_or_stop_the_run(tmp_path: Path) -> None:
+    data = toy_folder(tmp_path / "data", count=6)
+    (data / "red" / "bar" / "zz.png").write_bytes(b"broken")
+    found = prepare(spec_in(tmp_path), read_folder(data, test_share=0.5), ignore)
+    sides = [found.manifest["domains"][0]["train"], found.manifest["tests"][0]]
+    assert [fault["path"] for side in sides for fault in side["unreadable"]] == ["red/bar/zz.png"]
+    with pytest.raises(ImageError, match="1 of "):
+        prepare(spec_in(tmp_path, "data.strict=true"), read_folder(data, test_share=0.5), ignore)
+
+
+def test_evaluation_compares_ways_at_once_and_alone_alike(ran: tuple[Path, Spec]) -> None:
+    from bpg.methods.bpg import BPG
+
+    folder, _ = ran
+    run = next(run for run in read_runs([folder / "out"]) if run.label == "bpg")
+    tests = read_folder(folder / "data").stream(name="s").tests
+    told: list[Progress] = []
+    for router in ("soft", "hard"):
+        model = BPG.load(run.folder / "model", backbone=toy_backbone(), router=router)
+        every = evaluate(model, tests, progress=told.append)
+        assert list(every) == [router, *(way for way in ("soft", "hard", "oracle") if way != router)]
+        alone = evaluate(model, tests, ways={router: ways_of(model)[router]}, batch_size=5)
+        assert alone[router] == every[router]
+    assert (told[-1].step, told[-1].activity) == (sum(len(test.images) for test in tests), "test")
+
+
+class Checker(HTMLParser):
+    """Opens and closes what it finds, and remembers what leads out of the page."""
+
+    VOID = ("meta", "img", "path", "polyline")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
+        assert tag not in ("script", "link", "iframe")
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_a_report_says_all_there_is_to_say(ran: tuple[Path, Spec]) -> None:
+    runs = read_runs([ran[0] / "out"])
+    page = contents(runs, pictures(runs[0], ran[0] / "data"))
+    text = markdown(page)
+    for part in ("Results", "Soft, hard, oracle", "Capacity plan of bpg", "Accuracy matrices", "Domain confusion",
+                 "Experts per image", "Accuracy by class", "Training curves", "What ran on what"):  # fmt: skip
+        assert f"## {part}" in text
+    bpg_runs = [run for run in runs if run.label == "bpg"]
+    reached = [average_accuracy(run.counts("soft")) for run in bpg_runs]
+    assert f"| bpg | soft | {sum(reached) / 2:.2f} ± " in text
+    assert "cannot be told from chance" in text
+    assert "> **still, seed 0" in text
+    assert str(ran[0]) not in text  # no path of this machine
+    whole = html(page)
+    checker = Checker()
+    checker.feed(whole)
+    assert checker.open == []
+    assert all(address.startswith(("#", "data:image/jpeg;base64,")) for address in checker.addresses)
+    assert sum(address.startswith("data:") for address in checker.addresses) == 6
+    assert "polyline" in whole
+    assert not re.search(r"https?:|@import|url\(", whole)
+    assert str(ran[0]) not in whole
+    plain = html(contents(runs))
+    assert "data:image" not in plain.replace("img-src data:", "")
+
+
+def test_a_report_escapes_what_others_named(ran: tuple[Path, Spec]) -> None:
+    run = read_runs([ran[0] / "out"])[0]
+    evil = "<script>alert(1)</script>|*x*"
+    about = json.loads(json.dumps(run.about))
+    about |= {"label": evil, "experiment": evil}
+    page = contents([replace(run, about=about)])
+    assert "<script" not in html(page)
+    assert "\\<script>alert(1)\\</script>\\|\\*x\\*" in markdown(page)
+
+
+def test_runs_that_cannot_be_compared_stand_apart(ran: tuple[Path, Spec]) -> None:
+    runs = read_runs([ran[0] / "out"])
+    about = json.loads(json.dumps(runs[0].about))
+    about["data"]["tests"][0]["sha256"] = "0" * 64
+    text = markdown(contents([*runs, replace(runs[0], about=about)]))
+    assert "## Part 2 of 2" in text
+    changed = json.loads(json.dumps(runs[0].about))
+    changed["settings"]["rank"] = 77
+    changed["digest"] = "abcdef" + changed["digest"][6:]
+    text = markdown(contents([*runs, replace(runs[0], about=changed)]))
+    assert "bpg (abcdef)" in text  # the same label with other settings is no further seed
+    unfinished = replace(runs[0], records=runs[0].records[:1])
+    assert "is not finished: 1 of 2 domains" in markdown(contents([*runs[1:], unfinished]))
+    assert "is not finished: 0 of 2" in markdown(contents([replace(runs[0], records=())]))
+
+
+def test_chance_is_a_constant_answer_and_some_luck(ran: tuple[Path, Spec]) -> None:
+    runs = {(run.label, run.seed): run for run in read_runs([ran[0] / "out"])}
+    assert stuck_at_chance(runs["still", 0])
+    assert stuck_at_chance(runs["bpg", 0]) == []

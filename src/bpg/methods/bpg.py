@@ -50,7 +50,9 @@ class BPGSettings:
 
 
 class BPG(Pooled):
-    """The user's model. `learn` domains in any order, `predict` images from any of them.
+    """An expert for each domain, as large as the domain is hard, and a soft mixture of them at test time.
+
+    The user's model: `learn` domains in any order, `predict` images from any of them.
 
     `router` ("soft", "hard", or a plug-in's) and `fusion` say who speaks at test time; they are no part of what is
     learned and may change at any time. With `scratch`, a folder, an interrupted `learn` goes on where it was.

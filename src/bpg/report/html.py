@@ -54,7 +54,8 @@ def _block(block: Block) -> str:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
+    kinds = [_kind(rows[0][place]) if rows else "" for place in range(len(columns))]
+    head = "".join(f'<th scope="col"{kind}>{escape(column)}</th>' for kind, column in zip(kinds, columns, strict=True))
     body = "".join(
         "<tr>" + "".join(f"<td{_kind(cell)}>{escape(shown(cell))}</td>" for cell in row) + "</tr>" for row in rows
     )
@@ -74,8 +75,8 @@ def _heat(block: Heat) -> str:
         rows.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
     corner = f'<th scope="col">{escape(block.corner)}</th>'
     return (
-        f'<h3>{escape(block.title)}</h3><div class="wide"><table class="heat"><thead><tr>{corner}{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
+        f'<div class="beside"><h3>{escape(block.title)}</h3><div class="wide"><table class="heat"><thead><tr>{corner}'
+        f"{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></div>"
     )
 
 

@@ -50,7 +50,7 @@ def choose_device(name: str = "auto") -> torch.device:
 
 
 def set_threads(count: int | None) -> int:
-    """Use `count` CPU threads, all cores when None, and say how many that is."""
+    """Use `count` CPU threads, and say how many that is. When None, as many as $OMP_NUM_THREADS, or as cores."""
     if count is not None and not 1 <= count <= MOST_THREADS:
         raise WrongUse(
             "no such number of threads",
@@ -58,6 +58,8 @@ def set_threads(count: int | None) -> int:
             came=str(count),
             remedy="Leave --threads out to use every core.",
         )
+    if count is None and os.environ.get("OMP_NUM_THREADS", "").isdecimal():
+        count = min(int(os.environ["OMP_NUM_THREADS"]), MOST_THREADS)
     torch.set_num_threads(count or available_cores())
     return torch.get_num_threads()
 

@@ -38,7 +38,7 @@ def surroundings(tmp_path: Path) -> Path:
         noise(tmp_path / name / f"{index}.png", index)
         noise(tmp_path / "inbox" / f"{index}.png", index)
         for domain in ("photo", "sketch"):
-            for more in range(4):
+            for more in range(2):
                 noise(tmp_path / "data" / domain / name / f"{index}-{more}.png", 10 * index + more)
     for domain in ("art_painting", "cartoon", "photo", "sketch"):
         for label, name in enumerate(("dog", "elephant")):

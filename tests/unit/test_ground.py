@@ -60,8 +60,13 @@ def test_devices() -> None:
         choose_device("xpu")
 
 
-def test_threads() -> None:
+def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set_threads(1) == torch.get_num_threads() == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert set_threads(None) == 3
+    monkeypatch.setenv("OMP_NUM_THREADS", "2,1")  # of nested regions
+    assert set_threads(None) == available_cores()
+    monkeypatch.delenv("OMP_NUM_THREADS")
     assert set_threads(None) == available_cores()
     for wrong in (0, 100_000):
         with pytest.raises(WrongUse, match=f"1 to 512, came {wrong}"):

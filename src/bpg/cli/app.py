@@ -56,7 +56,9 @@ class Common:
         str,
         typer.Option(callback=_device, help="auto, cpu, cuda, cuda:N or mps; auto takes a GPU if there is one."),
     ] = "auto"
-    threads: Annotated[int | None, typer.Option(min=1, max=512, help="CPU threads; all cores if not given.")] = None
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=512, help="CPU threads; $OMP_NUM_THREADS or all cores if not given.")
+    ] = None
     seed: Annotated[
         int | None, typer.Option(min=0, help="The only source of randomness: same seed, same result. 0 if not given.")
     ] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -42,3 +43,12 @@ def refused(*arguments: object, code: int = 2, **more: Any) -> str:
     assert "try:" in found.stderr or '"remedy"' in found.stderr
     assert found.stdout == ""
     return found.stderr
+
+
+def model_files(folder: Path) -> dict[str, str]:
+    """Every byte that makes a model, without its history."""
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file.name not in ("history.jsonl", ".lock")
+    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import os
 import shutil
@@ -15,7 +14,7 @@ import pytest
 import torch
 
 from bpg import BPG, Domain, load, load_backbone, read_folder
-from tests.command import bpg, document, done, refused
+from tests.command import bpg, document, done, model_files, refused
 from tests.toy import CLASSES, toy_checkpoint, toy_folder
 
 LEARN = (
@@ -62,15 +61,6 @@ def copy(place: Place, tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def files(folder: Path) -> dict[str, str]:
-    """Every byte that makes a model, without its history."""
-    return {
-        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in sorted(folder.rglob("*"))
-        if file.is_file() and file.name not in ("history.jsonl", ".lock")
-    }
-
-
 def test_learn_says_what_it_did_and_holds_images_out(place: Place, tmp_path: Path) -> None:
     found = document(
         "learn", tmp_path / "new", place.data / "red", "--name", "site a", "--backbone", place.vit, "--seed", 3, *LEARN
@@ -99,7 +89,7 @@ def test_learn_by_verb_is_learn_in_python(place: Place, tmp_path: Path) -> None:
         assert train is not None
         model.learn(Domain(name, train))
     model.save(tmp_path / "python")
-    assert files(tmp_path / "python") == files(place.model)
+    assert model_files(tmp_path / "python") == model_files(place.model)
 
 
 def test_learn_refuses_what_cannot_be_meant(place: Place, copy: Path, tmp_path: Path) -> None:
@@ -125,7 +115,7 @@ def test_learn_refuses_what_cannot_be_meant(place: Place, copy: Path, tmp_path: 
     (strange / "green" / "bar").rename(strange / "green" / "barr")
     said = refused("learn", copy, strange / "green", "--backbone", place.vit, "--test-share", 0)
     assert "barr besides" in said
-    assert files(copy) == files(place.model)
+    assert model_files(copy) == model_files(place.model)
 
 
 def test_broken_images_are_skipped_or_stop_the_run(place: Place, tmp_path: Path) -> None:
@@ -189,7 +179,7 @@ def test_predict_refuses_in_sentences(place: Place, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "nothing to predict" in refused("predict", place.model, tmp_path / "empty", *ways)
     (tmp_path / "bad.png").write_bytes(b"bad")
-    assert "no file can be read" in refused("predict", place.model, tmp_path / "bad.png", *ways, code=1)
+    assert "no image of the files can be read" in refused("predict", place.model, tmp_path / "bad.png", *ways, code=1)
     picture = place.data / "red" / "bar" / "000.png"
     assert "there is no model in" in refused("predict", tmp_path, picture, *ways, code=1)
     assert "no router is called 'sotf'" in refused("predict", place.model, picture, "--router", "sotf", *ways)
@@ -242,7 +232,7 @@ def test_forget_gives_the_model_that_never_saw_it(place: Place, copy: Path, tmp_
     done("learn", only, place.data / "red", "--backbone", place.vit, "--threads", 1, *LEARN)
     found = document("forget", copy, "blue")
     assert found["domains"] == ["red"]
-    assert files(copy) == files(only)
+    assert model_files(copy) == model_files(only)
     assert [entry["event"] for entry in document("inspect", copy)["history"]][-1] == "forgot blue"
     assert "Did you mean red?" in refused("forget", copy, "redd")
     cached = tmp_path / "cache" / "features" / "x" / "a.safetensors"
@@ -259,14 +249,14 @@ def test_merge_gives_the_model_that_learned_all(place: Place, tmp_path: Path) ->
     for name in ("red", "blue"):
         done("learn", tmp_path / name, place.data / name, "--backbone", place.vit, "--threads", 1, *LEARN)
     assert document("merge", tmp_path / "both", tmp_path / "blue", tmp_path / "red")["domains"] == ["blue", "red"]
-    assert files(tmp_path / "both") == files(place.model)
+    assert model_files(tmp_path / "both") == model_files(place.model)
     done("merge", tmp_path / "red", tmp_path / "blue")  # into one that is there
-    assert files(tmp_path / "red") == files(place.model)
+    assert model_files(tmp_path / "red") == model_files(place.model)
     assert load(tmp_path / "both", backbone=str(place.vit)).classes == tuple(sorted(CLASSES))
     done("learn", tmp_path / "other", place.data / "red", "--backbone", place.vit, "--seed", 5, *LEARN)
     assert "different settings" in refused("merge", tmp_path / "both", tmp_path / "other", code=1)
     assert "there is no model" in refused("merge", tmp_path / "both", tmp_path / "gone", code=1)
-    assert files(tmp_path / "both") == files(place.model)
+    assert model_files(tmp_path / "both") == model_files(place.model)
 
 
 def test_a_model_whose_domains_share_parameters_is_not_taken_apart(place: Place, tmp_path: Path) -> None:

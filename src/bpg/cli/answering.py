@@ -12,15 +12,16 @@ from typing import Any
 import torch
 
 from bpg.cli.app import Common
-from bpg.cli.images import checked, files_in, open_folder, say_unreadable
+from bpg.cli.images import checked, files_in, open_folder
 from bpg.cli.tables import print_json, print_table
-from bpg.data.check import check
 from bpg.data.domain import TestSet
 from bpg.data.images import ImageSet
-from bpg.errors import ImageError, WrongUse
+from bpg.errors import WrongUse
 from bpg.experiments.evaluation import evaluate, own_way, ways_of
-from bpg.methods.base import Learner, Routable, load, prepared
+from bpg.methods.base import Learner, Routable, is_routable, load, prepared
 from bpg.progress import Progress
+from bpg.registry import METHODS
+from bpg.store import method_of
 
 
 def predict_files(
@@ -41,25 +42,18 @@ def predict_files(
     device = common.use_machine()
     files = files_in(common, places)
     model = open_model(folder, backbone, device, router, fusion)
-    found = check(ImageSet(tuple(files), (0,) * len(files), ("unlabelled",)), strict=strict)
-    say_unreadable(common, found.unreadable, len(files), "the files")
-    if not found.images:
-        raise ImageError(
-            "no file can be read",
-            wanted="at least one readable image",
-            came=f"{len(found.unreadable)} that are not",
-            remedy="Check the files that are named above.",
-        )
+    unlabelled = ImageSet(tuple(files), (0,) * len(files), ("unlabelled",))
+    images, unreadable = checked(common, unlabelled, "the files", strict=strict)
     domains = model.domains if isinstance(model, Routable) else ()
     rows: list[dict[str, Any]] = []
     with common.bar("predict") as show, torch.no_grad():
         began = time.monotonic()
-        for batch in prepared(model.backbone, found.images, batch_size):
+        for batch in prepared(model.backbone, images, batch_size):
             answer = model.forward(batch)
             best = answer.log_probs.max(dim=1)
             for place in range(len(batch)):
                 row: dict[str, Any] = {
-                    "file": str(found.images.paths[len(rows)]),
+                    "file": str(images.paths[len(rows)]),
                     "label": model.classes[int(best.indices[place])],
                     "probability": round(float(best.values[place].exp()), 4),
                 }
@@ -68,10 +62,10 @@ def predict_files(
                     row["domain_weights"] = {name: round(weight, 4) for name, weight in weights}
                     row["experts"] = int(answer.experts[place])
                 rows.append(row)
-            show(Progress(len(rows), len(found.images), len(rows), None, time.monotonic() - began, "predict"))
+            show(Progress(len(rows), len(images), len(rows), None, time.monotonic() - began, "predict"))
     if common.json:
-        unreadable = [{"file": str(u.path), "error": u.reason} for u in found.unreadable]
-        print_json({"predictions": rows, "unreadable": unreadable})
+        failed = [{"file": str(u.path), "error": u.reason} for u in unreadable]
+        print_json({"predictions": rows, "unreadable": failed})
     elif as_csv:
         out = csv.writer(sys.stdout, lineterminator="\n")
         tail = [*(f"weight:{name}" for name in domains), "experts"] if domains else []
@@ -158,16 +152,15 @@ def open_model(
 ) -> Learner:
     """The model in `folder`, answering in the way asked for."""
     options = {key: value for key, value in (("router", router), ("fusion", fusion)) if value is not None}
-    model = load(folder, backbone=backbone, device=device)
-    if options and not isinstance(model, Routable):
+    method = method_of(folder)
+    if options and not is_routable(METHODS[method]):
         raise WrongUse(
-            f"a model of {model.method} has no experts to choose from",
+            f"a model of {method} has no experts to choose from",
             wanted="neither --router nor --fusion",
             came=" and ".join(f"--{key}" for key in options),
             remedy="Leave them out.",
         )
-    if options:
-        model = load(folder, backbone=model.backbone, **options)
+    model = load(folder, backbone=backbone, device=device, **options)
     if not model.classes:
         raise WrongUse(
             f"the model in {folder} has learned nothing",

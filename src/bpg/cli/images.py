@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from bpg.cli.app import Common
@@ -32,7 +32,10 @@ def checked(common: Common, images: ImageSet, what: str, *, strict: bool) -> tup
             show(Progress(done, total, done, None, time.monotonic() - began, "check"))
 
         found = check(images, strict=strict, progress=tell)
-    say_unreadable(common, found.unreadable, len(images), what)
+    for fault in found.unreadable:
+        common.say(f"unreadable: {fault.path}: {fault.reason}")
+    if found.unreadable:
+        common.say(f"note: {len(found.unreadable)} of {len(images)} images of {what} cannot be read and are left out")
     if not found.images:
         raise ImageError(
             f"no image of {what} can be read",
@@ -41,14 +44,6 @@ def checked(common: Common, images: ImageSet, what: str, *, strict: bool) -> tup
             remedy="Check the files that are named above.",
         )
     return found.images, list(found.unreadable)
-
-
-def say_unreadable(common: Common, faults: Sequence[Unreadable], total: int, what: str) -> None:
-    """Name every image that is left out."""
-    for fault in faults:
-        common.say(f"unreadable: {fault.path}: {fault.reason}")
-    if faults:
-        common.say(f"note: {len(faults)} of {total} images of {what} cannot be read and are left out")
 
 
 def files_in(common: Common, places: Iterable[Path]) -> list[Path]:

@@ -16,6 +16,7 @@ from bpg.cli.images import checked, open_folder
 from bpg.cli.tables import print_json, print_pairs
 from bpg.config import faults, faulty, flat, flat_dict
 from bpg.data.domain import Domain, TestSet
+from bpg.data.images import ImageSet
 from bpg.errors import WrongUse
 from bpg.experiments.evaluation import evaluate, own_way
 from bpg.experiments.spec import apply_change
@@ -54,6 +55,13 @@ def learn_domain(
     model.allow_new_classes = allow_new_classes
     model.scratch = folder / "scratch"
     train, unreadable = checked(common, sides.train, f"{domain_name}, to learn", strict=strict)
+    test = None
+    if sides.test is not None:
+        test, more = checked(common, sides.test, f"{domain_name}, held out", strict=strict)
+        unreadable += more
+        untaught = sorted(_present(test) - _present(train))
+        if untaught:
+            common.say(f"note: no image to learn from, only held-out ones: {', '.join(untaught)}")
     with common.bar(domain_name) as show:
         model.progress = show
         try:
@@ -64,18 +72,17 @@ def learn_domain(
     digest = model.save(folder, event=f"learned {domain_name}")
     if model.scratch.is_dir() and not any(model.scratch.iterdir()):
         model.scratch.rmdir()
-    facts = model.state().domains[domain_name].facts if domain_name in model.state().domains else {}
+    domains = model.state().domains
+    facts = domains[domain_name].facts if domain_name in domains else {}
     result: dict[str, Any] = {
         "model": str(folder),
         "digest": digest,
         "domain": domain_name,
         "images": len(train),
-        "classes": len({train.labels[i] for i in range(len(train))}),
+        "classes": len(_present(train)),
         **{key: facts[key] for key in ("separability", "rank", "parameters") if key in facts},
     }
-    if sides.test is not None:
-        test, more = checked(common, sides.test, f"{domain_name}, held out", strict=strict)
-        unreadable += more
+    if test is not None:
         with common.bar(domain_name) as show:
             ((tally,),) = evaluate(model, [TestSet(test, domain_name)], ways=own_way(model), progress=show).values()
         result |= {"held_out_images": tally.total, "held_out_accuracy": 100 * tally.correct / tally.total}
@@ -83,6 +90,10 @@ def learn_domain(
         print_json(result | {"unreadable": [{"path": str(u.path), "reason": u.reason} for u in unreadable]})
     else:
         print_pairs(f"learned {domain_name}", {key: value for key, value in result.items() if key != "domain"})
+
+
+def _present(images: ImageSet) -> set[str]:
+    return {images.classes[label] for label in images.labels}
 
 
 def new_model(

@@ -5,7 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import os
+import pty
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,6 +138,42 @@ def test_broken_images_are_skipped_or_stop_the_run(place: Place, tmp_path: Path)
     for file in data.rglob("*.png"):
         file.write_bytes(b"")
     assert "no image of red, to learn can be read" in refused(*arguments, code=1)
+
+
+def test_an_interrupted_learn_goes_on_and_nothing_is_lost(place: Place, copy: Path, tmp_path: Path) -> None:
+    toy_folder(tmp_path / "data", ("green",), count=15)
+    arguments = ("learn", copy, tmp_path / "data" / "green", "--backbone", place.vit, "--threads", 1)
+    command = [sys.executable, "-m", "bpg", *map(str, arguments)]
+    twin = shutil.copytree(copy, tmp_path / "twin")
+    master, terminal = pty.openpty()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal)
+    os.close(terminal)
+    said = b""
+    while b"green: training" not in said:
+        said += os.read(master, 4096)
+    assert b"images/s" in said  # the bar, as a terminal shows it
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    said += _rest(master)
+    assert process.returncode == 130
+    assert b"The model is as it was; the same command goes on from here." in said
+    assert model_files(copy).keys() - {"scratch"} >= model_files(twin).keys()
+    assert (copy / "model.json").read_bytes() == (twin / "model.json").read_bytes()
+    done(*arguments)
+    done(arguments[0], twin, *arguments[2:])
+    assert model_files(copy) == model_files(twin)
+
+
+def _rest(master: int) -> bytes:
+    """What is left to read of a terminal whose other side is closed."""
+    said = b""
+    try:
+        while piece := os.read(master, 4096):
+            said += piece
+    except OSError:  # Linux's way of saying that this was all
+        pass
+    os.close(master)
+    return said
 
 
 def test_predict_in_every_format(place: Place, tmp_path: Path) -> None:

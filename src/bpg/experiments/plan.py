@@ -12,6 +12,7 @@ import torch
 from bpg.data.domain import Domain
 from bpg.experts.expert import parameter_count
 from bpg.methods.bpg import BPG
+from bpg.progress import Progress
 from bpg.randomness import generator_of
 from bpg.training import cross_entropy
 
@@ -34,7 +35,14 @@ class Planned:
 
 def plan(model: BPG, domains: Sequence[Domain]) -> list[Planned]:
     """Survey each domain, and time a few training steps with an expert of its size."""
-    return [_planned(model, domain) for domain in domains]
+    found: list[Planned] = []
+    began = time.monotonic()
+    for domain in domains:
+        found.append(_planned(model, domain))
+        if model.progress is not None:
+            seen = sum(planned.images for planned in found)
+            model.progress(Progress(len(found), len(domains), seen, None, time.monotonic() - began, "plan"))
+    return found
 
 
 def _planned(model: BPG, domain: Domain) -> Planned:

@@ -110,7 +110,7 @@ def test_what_is_no_image_is_named_and_left_out(tmp_path: Path) -> None:
     found = read_folder(tmp_path, test_share=0)
     assert counts(found)[tmp_path.name] == (2, 0)
     assert dict(found.left_out.formats) == {".txt": 1, ".gif": 1, ".heic": 1, "without a suffix": 1}
-    said = " ".join(found.left_out.sentences())
+    said = " ".join(found.left_out.sentences(tmp_path))
     for part in ("1 .gif", "1 .heic", "classes without images", "dog", "folders inside a class", "old"):
         assert part in said
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from bpg.backbones.weights import load_backbone
 from bpg.cli.app import Common
+from bpg.cli.images import open_folder
 from bpg.cli.tables import print_json, print_table
-from bpg.data.folder import read_folder
 from bpg.errors import WrongUse
 from bpg.experiments.records import Run, read_runs
 from bpg.experiments.runner import prepare, run_cell
@@ -26,9 +26,7 @@ def run_spec(common: Common, config: Path, out: Path, changes: list[str]) -> Non
     """Run what `config` says and print a row a run."""
     spec = read_spec(config, changes + ([f"seeds=[{common.seed}]"] if common.seed is not None else []))
     device = common.use_machine()
-    found = read_folder(data_root(spec.data.root), test_share=spec.data.test_share)
-    for sentence in found.left_out.sentences():
-        common.say(f"note: {sentence}")
+    found = open_folder(common, data_root(spec.data.root), name=None, test_share=spec.data.test_share)
     b = spec.backbone
     backbone = load_backbone(
         b.source,

@@ -18,7 +18,7 @@ from bpg.progress import Progress
 def open_folder(common: Common, path: Path, *, name: str | None, test_share: float) -> Found:
     """What `path` holds; what is left out of it is said."""
     found = read_folder(path, name=name, test_share=test_share)
-    for sentence in found.left_out.sentences():
+    for sentence in found.left_out.sentences(found.root):
         common.say(f"note: {sentence}")
     return found
 

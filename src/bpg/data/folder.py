@@ -47,8 +47,8 @@ class LeftOut:
     folders: list[Path] = field(default_factory=list)  # folders inside a class
     empty: list[Path] = field(default_factory=list)  # classes without an image
 
-    def sentences(self) -> list[str]:
-        """What a user should know."""
+    def sentences(self, root: Path) -> list[str]:
+        """What a user should know; paths from `root`."""
         said = []
         if self.formats:
             kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(self.formats.items()))
@@ -56,7 +56,7 @@ class LeftOut:
         for paths, what in ((self.folders, "folders inside a class, left out"), (self.empty, "classes without images")):
             if paths:
                 more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-                said.append(f"{what}: {', '.join(map(str, paths[:3]))}{more}")
+                said.append(f"{what}: {', '.join(str(path.relative_to(root)) for path in paths[:3])}{more}")
         return said
 
 

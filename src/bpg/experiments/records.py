@@ -58,16 +58,25 @@ class Run:
         own, ways = self.records[-1]["own"], self.records[-1]["ways"]
         return [own, *(way for way in ("soft", "hard", "oracle") if way in ways and way != own)]
 
+    @property
+    def of_domains(self) -> bool:
+        """Whether its test sets belong to its domains."""
+        return any(domain["test"] for domain in self.about["data"]["domains"])
+
+    @property
+    def tests(self) -> list[str]:
+        """The test sets that are counted: those of the domains, in their order, or else all."""
+        return self.order if self.of_domains else [test["name"] for test in self.about["data"]["tests"]]
+
     def counts(self, way: str) -> Counts:
-        """What metrics are made of. Test sets that are no domain's come as they are, or not at all beside domains'."""
-        of_domains = any(domain["test"] for domain in self.about["data"]["domains"])
-        names = self.order if of_domains else [test["name"] for test in self.about["data"]["tests"]]
+        """What metrics are made of: right and total of each of `tests`, after each domain."""
+        names = self.tests
         totals = {t["name"]: t["total"] for record in self.records for t in record["ways"][way]}
         rows = []
         for record in self.records:
             right = {test["name"]: test["correct"] for test in record["ways"][way]}
             rows.append(tuple(right.get(name) for name in names))
-        return Counts(tuple(rows), tuple(totals.get(name, 0) for name in names), of_domains)
+        return Counts(tuple(rows), tuple(totals.get(name, 0) for name in names), self.of_domains)
 
     def last(self, way: str) -> list[Mapping[str, Any]]:
         """The tallies after the last domain."""

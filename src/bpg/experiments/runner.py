@@ -95,7 +95,7 @@ def prepare(spec: Spec, found: Found, show: Show) -> Data:
             {"name": t.name, "domain": t.domain, **_side(c, root), "samples": _samples(c.images, root)}
             for t, c in zip(tests, checked[count:], strict=True)
         ],
-        "left_out": found.left_out.sentences(),
+        "left_out": found.left_out.sentences(found.root),
     }
     return Data(DomainStream(stream.name, domains, tests), manifest)
 

@@ -86,7 +86,7 @@ def _part(runs: Sequence[Run]) -> list[Section]:
     sections.append(_classes(finished))
     sections.append(_curves(finished))
     sections.append(_provenance(runs))
-    return [section for section in sections if section.blocks or section.text or section.warnings]
+    return [section for section in sections if section.blocks or section.warnings]
 
 
 MATRIX = "Rows: after learning this domain. Columns: test set. Percent right; the mean over seeds."
@@ -194,33 +194,22 @@ def _error_of(group: Group) -> str:
 
 def _capacity(group: Group) -> Section | None:
     facts: Mapping[str, Any] = group.first.records[-1]["facts"]
-    if not facts or any("rank" not in of_domain for of_domain in facts.values()):
+    if not facts or any(not {"rank", "parameters", "images"} <= set(f) for f in facts.values()):
         return None
     columns = ["domain", "images", "s_t", "between", "within", "r_t", "parameters", "MB"]
     rows: list[list[Cell]] = []
     for name in group.first.order:
         f = facts[name]
-        measured = [
-            round(f[key], 4) if f.get(key) is not None else None for key in ("separability", "between", "within")
-        ]
+        measured = [f.get(key) for key in ("separability", "between", "within")]
         texts: list[Cell] = [None if value is None else f"{value:.4f}" for value in measured]
         rows.append([name, f["images"], *texts, f["rank"], f["parameters"], f["parameters"] * 4 / 1e6])
-    rows.append(
-        [
-            "all",
-            sum(facts[n]["images"] for n in facts),
-            None,
-            None,
-            None,
-            None,
-            sum(facts[n]["parameters"] for n in facts),
-            sum(facts[n]["parameters"] for n in facts) * 4 / 1e6,
-        ]
-    )
+    images, parameters = (sum(f[key] for f in facts.values()) for key in ("images", "parameters"))
+    rows.append(["all", images, None, None, None, None, parameters, parameters * 4 / 1e6])
     s = group.first.about["settings"]
-    rule = f"r_t = {s['rank']} for every domain" if s["rank"] else "r_t = s_0 r_0 / s_t"
-    known = ", ".join(f"{key} = {s[name]}" for key, name in (("r_0", "r0"), ("s_0", "s0"), ("λ", "lam")) if s.get(name))
-    text = [f"{rule} ({known}; {s['estimator']} estimator). s_0 is the backbone's known one where none is set."]
+    rule = f"r_t = {s['rank']} for every domain" if s.get("rank") else "r_t = s_0 r_0 / s_t"
+    symbols = (("r_0", "r0"), ("s_0", "s0"), ("lambda", "lam"), ("estimator", "estimator"))
+    known = ", ".join(f"{symbol} = {s[name]}" for symbol, name in symbols if s.get(name))
+    text = [f"{rule} ({known}). s_0 is the backbone's known one where none is set."]
     return Section(f"Capacity plan of {group.name}", text, [Table(columns, rows)])
 
 
@@ -233,9 +222,8 @@ def _matrices(group: Group) -> list[Block]:
             [_mean([float(grid[i, j]) for grid in grids]) for j in range(grids[0].shape[1])]
             for i in range(len(grids[0]))
         ]
-        tests = [test["name"] for test in group.first.last(way)]
         title = f"{group.name}, {way}" if len(ways) > 1 else group.name
-        found.append(Heat(title, "after ↓ on →", group.first.order, tests, mean))
+        found.append(Heat(title, "after ↓ on →", group.first.order, group.first.tests, mean))
     return found
 
 

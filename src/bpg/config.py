@@ -32,6 +32,9 @@ def settings(cls: type[S]) -> type[S]:
             checked(self, **values)
         except ValidationError as error:
             raise _error(made, error) from None
+        converted = _converted(values, self)
+        if converted:
+            raise faulty(f"wrong settings of {made.__name__}", converted, wanted="values of the right kind")
 
     made.__init__ = init
     return cast(type[S], made)
@@ -49,10 +52,10 @@ def parse(cls: type[S], values: Mapping[str, Any], *, where: str) -> S:
 def faults(cls: type[Any], values: Mapping[str, Any], *, where: str = "") -> list[str]:
     """Everything that is wrong with `values` as settings of `cls`, each by its full name below `where`."""
     try:
-        cls.__pydantic_validator__.validate_python(dict(values))
+        made = cls.__pydantic_validator__.validate_python(dict(values))
     except ValidationError as error:
         return [_fault(dict(fault), cls, where) for fault in error.errors()]
-    return []
+    return _converted(values, made, where)
 
 
 def faulty(problem: str, found: list[str], *, wanted: str) -> SettingsError:
@@ -107,6 +110,18 @@ def _fault(fault: dict[str, Any], cls: type[Any], where: str) -> str:
     if isinstance(own, BPGError):
         return f"{path}: {own.problem}: wanted {own.wanted}, came {own.came}"
     return f"{path}: {fault['msg'][:1].lower()}{fault['msg'][1:]}, not {fault['input']!r}"
+
+
+def _converted(given: object, taken: object, where: str = "") -> list[str]:
+    """Where pydantic made a number of a text or of yes and no: a slip of the pen, which it would take for the thing."""
+    if isinstance(given, Mapping) and is_dataclass(taken):
+        below = f"{where}." if where else ""
+        return [fault for key, value in given.items() for fault in _converted(value, getattr(taken, key), below + key)]
+    if isinstance(given, list | tuple) and isinstance(taken, list | tuple):
+        return [fault for one, other in zip(given, taken, strict=True) for fault in _converted(one, other, where)]
+    if type(given) is not type(taken) and (isinstance(given, str | bool) or isinstance(taken, str | bool)):
+        return [f"{where}: {given!r} is not of the right kind, {taken!r} would be"]
+    return []
 
 
 def _names_at(cls: type[Any], path: tuple[int | str, ...]) -> list[str]:

@@ -32,9 +32,9 @@ def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progr
     from rich.progress import Progress as Bars
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total}  {task.fields[speed]}"),
+        TextColumn("{task.completed}/{task.total}  {task.fields[speed]}", markup=False),
         TimeRemainingColumn(),
     )
     hidden = quiet or not sys.stderr.isatty()

@@ -4,7 +4,7 @@
       model.json                    format, method, settings, backbone; the domains in name order, each with the sha256
                                     of its tensors; the file's own digest
       experts/SHA256.safetensors    a domain's tensors, named by their content
-      state.safetensors             what a method keeps that is no domain's own
+      state-SHA256.safetensors      what a method keeps that is no domain's own
       history.jsonl                 when what was learned; not part of the model's digest
 
 Replacing model.json is the only commit point. A reader sees the old model or the new one; one writer writes at a time.

@@ -113,7 +113,9 @@ def test_what_cannot_be_run_is_refused_before_anything_is_done(here: Path) -> No
     assert "cannot be read" in refused("run", "grid.toml", "--strict", cwd=here, code=1)
     assert not (here / "runs").exists()
     found = bpg("run", "grid.toml", "--seed", 4, "--set", "methods.bpg.optimisation.epochs=1", "--json",
-                "--set", "methods.finetune.optimisation.epochs=1", cwd=here)  # fmt: skip
+                "--set", 'data.order=["red"]', "--set", "methods.finetune.optimisation.epochs=1", cwd=here)  # fmt: skip
     assert found.returncode == 0, found.stderr
     assert "unreadable: red/bar/zz.png: 0 bytes" in found.stderr
-    assert {row["seed"] for row in json.loads(found.stdout)} == {4}
+    assert "note: 1 images cannot be read" in found.stderr
+    rows = json.loads(found.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert {(row["seed"], row["F_T"]) for row in rows} == {(4, None)}  # one domain: nothing to forget

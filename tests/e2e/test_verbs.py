@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import pty
 import shutil
@@ -122,8 +123,23 @@ def test_learn_refuses_what_cannot_be_meant(place: Place, copy: Path, tmp_path: 
     assert model_files(copy) == model_files(place.model)
 
 
+def test_a_known_domain_is_not_lost_by_a_slip(place: Place, copy: Path, tmp_path: Path) -> None:
+    found = bpg("learn", copy, place.data / "red", "--backbone", place.vit, "--json")
+    assert "learned already, from these very images" in found.stderr
+    assert json.loads(found.stdout)["digest"] == document("inspect", place.model)["digest"]
+    other = toy_folder(tmp_path / "other", ("red",), count=3)
+    again = ("learn", copy, other / "red", "--backbone", place.vit, "--test-share", 0)
+    assert "knows a domain red already, from other images" in refused(*again)
+    assert model_files(copy) == model_files(place.model)
+    assert "learned anew" in bpg(*again, "--again").stderr
+    assert model_files(copy) != model_files(place.model)
+    (tmp_path / "file").write_text("")
+    assert "no place for a model" in refused("learn", tmp_path / "file", place.data / "red", "--backbone", place.vit)
+
+
 def test_broken_images_are_skipped_or_stop_the_run(place: Place, tmp_path: Path) -> None:
     data = shutil.copytree(place.data / "red", tmp_path / "red")
+    (data / "bar" / "loose").mkdir()
     bad = data / "bar" / "zz\udcff.png"  # a name that is no UTF-8
     bad.write_bytes(b"no image")
     (data / "bar" / "clip.gif").write_bytes(b"GIF89a")
@@ -142,14 +158,24 @@ def test_broken_images_are_skipped_or_stop_the_run(place: Place, tmp_path: Path)
 
 def test_an_interrupted_learn_goes_on_and_nothing_is_lost(place: Place, copy: Path, tmp_path: Path) -> None:
     toy_folder(tmp_path / "data", ("green",), count=15)
-    arguments = ("learn", copy, tmp_path / "data" / "green", "--backbone", place.vit, "--threads", 1)
+    arguments = (
+        "learn",
+        copy,
+        tmp_path / "data" / "green",
+        "--name",
+        "[/green]",
+        "--backbone",
+        place.vit,
+        "--threads",
+        1,
+    )
     command = [sys.executable, "-m", "bpg", *map(str, arguments)]
     twin = shutil.copytree(copy, tmp_path / "twin")
     master, terminal = pty.openpty()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal)
     os.close(terminal)
     said = b""
-    while b"green: training" not in said:
+    while b"[/green]: training" not in said:
         said += os.read(master, 4096)
     assert b"images/s" in said  # the bar, as a terminal shows it
     process.send_signal(signal.SIGINT)
@@ -191,7 +217,7 @@ def test_predict_in_every_format(place: Place, tmp_path: Path) -> None:
     ways = ("predict", place.model, inbox, "--backbone", place.vit)
     found = document(*ways)
     assert {row["file"] for row in found["predictions"]} == set(truth)
-    assert [row["file"] for row in found["unreadable"]] == [str(inbox / "broken.jpg")]
+    assert [row["path"] for row in found["unreadable"]] == [str(inbox / "broken.jpg")]
     right = 0
     for row in found["predictions"]:
         assert 0 < row["probability"] <= 1
@@ -323,9 +349,11 @@ def test_plan_tells_before_anything_is_trained(place: Place) -> None:
         assert rows[name]["megabytes"] == rows[name]["parameters"] * 4 / 1e6
         assert rows[name]["seconds"] > 0
     assert found["total"]["parameters"] == sum(row["parameters"] for row in rows.values())
-    small = document(*ways, "--megabytes", 0.02)
-    assert small["total"]["megabytes"] <= 0.02
-    assert small["lam"] > 0
+    for budget in (0.017, 0.02, 0.03):
+        found = document("plan", place.data, "--backbone", place.vit, "--megabytes", budget)
+        again = document("plan", place.data, "--backbone", place.vit, "--set", f"lam={found['lam']!r}")
+        assert again["total"]["megabytes"] == found["total"]["megabytes"] <= budget
+    assert "wanted: at least 0.00" in refused("plan", place.data, "--backbone", place.vit, "--megabytes", 0.0001)
     assert done(*ways).splitlines()[-1].startswith("all\t-")
     assert "needs a backbone" in refused("plan", place.data)
 
@@ -333,7 +361,7 @@ def test_plan_tells_before_anything_is_trained(place: Place) -> None:
 def test_reference_measures_s_0(place: Place) -> None:
     found = document("reference", place.data / "red", "--backbone", place.vit)
     assert (found["classes"], found["images"]) == (3, 45)
-    assert 0 < found["s_0 (corrected)"] < found["s_0 (plain)"]
+    assert 0 < found["s_0_corrected"] < found["s_0_plain"]
     assert "--set s0=" in bpg("reference", place.data / "red", "--backbone", place.vit).stderr
     assert "--backbone" in refused("reference", place.data / "red")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from bpg.data.folder import read_folder
-from bpg.errors import ImageError, SettingsError, WrongUse
+from bpg.errors import ImageError, ModelError, SettingsError, WrongUse
 from bpg.experiments.evaluation import evaluate, ways_of
 from bpg.experiments.records import append_line, read_run, read_runs
 from bpg.experiments.runner import prepare, run_cell
@@ -84,11 +85,15 @@ def test_every_fault_of_a_spec_is_told_at_once_with_the_nearest_name(tmp_path: P
     text = """
 name = "a/b"
 sedes = [0]
+seeds = [3, 3]
 [data]
 root = "x"
 test_share = 2
 oder = ["red"]
 [methods.bpgg]
+[methods."../up"]
+[methods.odd]
+method = 3
 [methods.bpg]
 rankk = 3
 seed = 4
@@ -100,6 +105,9 @@ optimisation = { epocs = 3, lr = -1 }
         read_spec(tmp_path / "bad.toml")
     for fault in (
         "name: string should match pattern",
+        "seeds: [3, 3] names one twice",
+        "methods.../up: a label names a folder",
+        "methods.odd: no method is called '3'",
         "sedes: no such setting, did you mean seeds?",
         "data.oder: no such setting, did you mean order?",
         "data.test_share: input should be less than 1",
@@ -112,7 +120,15 @@ optimisation = { epocs = 3, lr = -1 }
         "methods.bpg.optimisation.lr: input should be greater than or equal to 0, not -1",
     ):
         assert fault in caught.value.came
-    assert caught.value.problem.startswith("11 wrong settings in ")
+    assert caught.value.problem.startswith("14 wrong settings in ")
+
+
+@pytest.mark.parametrize(
+    "change", ["methods.bpg.optimisation.epochs=true", 'seeds=["0"]', "data.strict=1", "data.order=[]", "name=.."]
+)
+def test_what_is_of_the_wrong_kind_is_not_made_to_fit(change: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=change.split("=")[0]):
+        spec_in(tmp_path, change)
 
 
 def test_changes_are_toml_or_text(tmp_path: Path) -> None:
@@ -188,6 +204,12 @@ def test_what_is_finished_is_not_run_again_and_what_is_lost_is(ran: tuple[Path, 
     assert (again.folder / "records.jsonl").read_bytes() == wanted
     assert digest_of(again.folder / "model") == model
     assert len([line for line in again.times if line["what"] == "learn"]) == 2
+    (before.folder / "records.jsonl").write_bytes(b"")
+    with pytest.raises(ModelError, match="has lost records"):
+        run_all(spec, tmp_path)
+    (before.folder / "records.jsonl").write_bytes(wanted.split(b"\n")[1] + b"\n")
+    with pytest.raises(ModelError, match="no run that can be read"):
+        run_all(spec, tmp_path)
     other = run_all(replace(spec, methods={"bpg": {**spec.methods["bpg"], "rank": 5}}), tmp_path)[0]
     assert other.folder != before.folder  # other settings, another run
 
@@ -200,11 +222,16 @@ def test_a_line_cut_by_a_kill_costs_only_itself(tmp_path: Path, ran: tuple[Path,
     append_line(tmp_path / "curves.jsonl", {"domain": "red", "step": 3, "loss": 0.5})
     append_line(tmp_path / "curves.jsonl", {"domain": "red", "step": 3, "loss": 0.5})
     assert read_run(tmp_path).curves == {"red": [(1, 2.0), (3, 0.5)]}
-    (tmp_path / "run.json").write_text('{"format": 99}')
-    with pytest.raises(ValueError, match="another format"):
-        read_run(tmp_path)
+    for broken in ('{"format": 99}', "[]", "", '{"format": 1}'):
+        (tmp_path / "run.json").write_text(broken)
+        with pytest.raises(ModelError, match="no run that can be read"):
+            read_run(tmp_path)
+    with pytest.warns(UserWarning, match="no run that can be read"):
+        assert len(read_runs([ran[0] / "out", tmp_path])) == 6
     with pytest.raises(WrongUse, match="there are no runs"):
         read_runs([tmp_path / "nothing"])
+    shutil.copytree(run.folder, tmp_path / "copy")
+    assert len(read_runs([ran[0] / "out", tmp_path / "copy"])) == 6  # a copy is no further seed
 
 
 def test_unreadable_images_are_in_the_manifest_or_stop_the_run(tmp_path: Path) -> None:
@@ -307,6 +334,8 @@ def test_runs_that_cannot_be_compared_stand_apart(ran: tuple[Path, Spec]) -> Non
     changed["digest"] = "abcdef" + changed["digest"][6:]
     text = markdown(contents([*runs, replace(runs[0], about=changed)]))
     assert "bpg (abcdef)" in text  # the same label with other settings is no further seed
+    changed = json.loads(json.dumps(runs[0].about)) | {"method": "other", "digest": "fedcba"}
+    assert "bpg (fedcba)" in markdown(contents([*runs, replace(runs[0], about=changed)]))
     unfinished = replace(runs[0], records=runs[0].records[:1])
     assert "is not finished: 1 of 2 domains" in markdown(contents([*runs[1:], unfinished]))
     assert "is not finished: 0 of 2" in markdown(contents([replace(runs[0], records=())]))

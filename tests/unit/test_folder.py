@@ -75,7 +75,7 @@ def test_given_splits_are_taken_as_they_are(layout: str, places: str, tmp_path: 
     assert [domain.name for domain in stream.domains] == [test.domain for test in stream.tests] == ["sketch", "photo"]
     with pytest.raises(UnknownName, match="Did you mean sketch"):
         found.stream(name="s", order=("scetch",))
-    with pytest.raises(WrongUse, match=r"holds 2 domains.*Take one of them"):
+    with pytest.raises(WrongUse, match=r"holds 2 domains.*of them"):
         found.only()
 
 
@@ -97,6 +97,8 @@ def test_lists_go_before_folders(tmp_path: Path) -> None:
     (tmp_path / "real_test.txt").write_text("real/cat/25.png 0\n")
     assert counts(read_folder(tmp_path)) == {"real": (20, 1)}
     assert counts(read_folder(tmp_path / "real_test.txt")) == {"real": (1, 0)}
+    (tmp_path / "real_train.txt").unlink()
+    assert counts(read_folder(tmp_path)) == {"real": (0, 1)}
 
 
 def test_what_is_no_image_is_named_and_left_out(tmp_path: Path) -> None:
@@ -111,7 +113,7 @@ def test_what_is_no_image_is_named_and_left_out(tmp_path: Path) -> None:
     assert counts(found)[tmp_path.name] == (2, 0)
     assert dict(found.left_out.formats) == {".txt": 1, ".gif": 1, ".heic": 1, "without a suffix": 1}
     said = " ".join(found.left_out.sentences(tmp_path))
-    for part in ("1 .gif", "1 .heic", "classes without images", "dog", "folders inside a class", "old"):
+    for part in ("1 .gif", "1 .heic", "classes without images: dog", "folders that are no class, left out: cat/old"):
         assert part in said
 
 
@@ -143,6 +145,47 @@ def test_names_that_look_the_same_are_the_same(tmp_path: Path) -> None:
         image(tmp_path / f"domain {form}" / unicodedata.normalize(form, "café") / "ein Bild.png")
     found = read_folder(tmp_path, test_share=0)
     assert {sides.train.classes for sides in found.domains.values() if sides.train} == {("café",)}
+
+
+def test_two_domains_of_one_name_are_refused(tmp_path: Path) -> None:
+    for form in ("NFC", "NFD"):
+        image(tmp_path / unicodedata.normalize(form, "é") / "cat" / "a.png")
+    with pytest.raises(WrongUse, match="names that look the same"):
+        read_folder(tmp_path)
+
+
+def test_what_lies_in_the_wrong_place_is_named(tmp_path: Path) -> None:
+    for name in ("train/cat/a.png", "test/cat/b.png", "extra/cat/c.png", "train/stray.png"):
+        image(tmp_path / name)
+    found = read_folder(tmp_path, name="photo")
+    assert counts(found) == {"photo": (1, 1)}
+    said = " ".join(found.left_out.sentences(tmp_path))
+    assert "left out: extra" in said
+    assert "images without a class folder, left out: train/stray.png" in said
+    image(tmp_path / "test" / "photo" / "cat" / "d.png")
+    (tmp_path / "test" / "cat" / "b.png").unlink()
+    with pytest.raises(WrongUse, match="laid out in two ways"):
+        read_folder(tmp_path)
+
+
+def test_a_name_is_for_one_domain(tmp_path: Path) -> None:
+    image(tmp_path / "photo" / "cat" / "a.png")
+    assert list(read_folder(tmp_path, name="site").domains) == ["site"]
+    image(tmp_path / "sketch" / "cat" / "a.png")
+    with pytest.raises(WrongUse, match=r"holds 2 domains.*Take one of them: .*photo"):
+        read_folder(tmp_path, name="site")
+    with pytest.raises(WrongUse, match="no name for a domain"):
+        read_folder(tmp_path, name="a\tb")
+
+
+def test_classes_that_are_only_tested_on_are_known(tmp_path: Path) -> None:
+    for name in ("train/cat/a.png", "test/cat/b.png", "test/dog/b.png"):
+        image(tmp_path / name)
+    assert read_folder(tmp_path, name="photo").untaught() == {"photo": ["dog"]}
+    (tmp_path / "empty" / "a" / "train").mkdir(parents=True)
+    (tmp_path / "empty" / "a" / "test").mkdir(parents=True)
+    with pytest.raises(WrongUse, match="there are no images"):
+        read_folder(tmp_path / "empty")
 
 
 def test_a_name_with_a_line_break_is_refused(tmp_path: Path) -> None:

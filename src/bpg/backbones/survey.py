@@ -17,7 +17,7 @@ from bpg.backbones.backbone import FINISHED, Backbone, Probe, check_probes
 from bpg.backbones.cache import FeatureCache, Shelf
 from bpg.data.ahead import ahead
 from bpg.data.decode import decode
-from bpg.data.images import ImageSet
+from bpg.data.images import ImageSet, SetDigest
 from bpg.errors import WrongUse
 
 ON_DISK = FeatureCache()
@@ -99,6 +99,7 @@ class Survey:
 
     classes: tuple[str, ...]
     labels: Tensor  # (n,) in file order
+    sha256: str  # of the images and their classes
     scatters: dict[Probe, Scatter]
     features: dict[Probe, Tensor] = field(repr=False)  # (n, d) float32, unit length, in file order; empty if not kept
 
@@ -152,10 +153,12 @@ def survey(
     labels = torch.tensor(images.labels)
     sums = {probe: ScatterSum(len(images.classes)) for probe in probes}
     kept: dict[Probe, list[Tensor]] = {probe: [] for probe in probes}
-    done = 0
+    done, digest = 0, SetDigest()
     with closing(_embedded(backbone, images, probes, batch_size, cache)) as batches:
-        for features in batches:
-            count = len(features[probes[0]])
+        for files, features in batches:
+            count = len(files)
+            for place, file in enumerate(files, start=done):
+                digest.add(file, images.classes[images.labels[place]])
             for probe, rows in features.items():
                 sums[probe].add(rows, labels[done : done + count])
                 if keep_features:
@@ -166,6 +169,7 @@ def survey(
     return Survey(
         classes=images.classes,
         labels=labels,
+        sha256=digest.hexdigest(),
         scatters={probe: total.scatter() for probe, total in sums.items()},
         features={probe: torch.cat(rows) for probe, rows in kept.items() if rows},
     )
@@ -182,8 +186,8 @@ class _Loaded:
 
 def _embedded(
     backbone: Backbone, images: ImageSet, probes: Sequence[Probe], batch_size: int, cache: FeatureCache | None
-) -> Generator[dict[Probe, Tensor], None, None]:
-    """Features of consecutive batches, in file order."""
+) -> Generator[tuple[list[bytes], dict[Probe, Tensor]], None, None]:
+    """The files' digests and the features of consecutive batches, in file order."""
     shelves: list[Shelf] = []
     if cache is not None:
         weights = backbone.digest()
@@ -215,7 +219,8 @@ def _embedded(
             rows = [i.cached or computed.get(i.digest) or fresh[i.digest] for i in batch]
             if shelves:
                 fresh |= computed
-            yield {probe: torch.stack([row[at] for row in rows]) for at, probe in enumerate(probes)}
+            features = {probe: torch.stack([row[at] for row in rows]) for at, probe in enumerate(probes)}
+            yield [i.digest for i in batch], features
             if len(fresh) >= FLUSH or time.monotonic() - written >= FLUSH_SECONDS:
                 flush()
                 written = time.monotonic()

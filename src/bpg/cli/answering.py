@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bpg.cli.app import Common
-from bpg.cli.images import checked, files_in, open_folder
+from bpg.cli.images import checked, files_in, open_folder, unreadable
 from bpg.cli.tables import print_json, print_table
 from bpg.data.domain import TestSet
 from bpg.data.images import ImageSet
@@ -43,7 +43,8 @@ def predict_files(
     files = files_in(common, places)
     model = open_model(folder, backbone, device, router, fusion)
     unlabelled = ImageSet(tuple(files), (0,) * len(files), ("unlabelled",))
-    images, unreadable = checked(common, unlabelled, "the files", strict=strict)
+    found = checked(common, unlabelled, "the files", strict=strict)
+    images = found.images
     domains = model.domains if isinstance(model, Routable) else ()
     rows: list[dict[str, Any]] = []
     with common.bar("predict") as show, torch.no_grad():
@@ -64,8 +65,7 @@ def predict_files(
                 rows.append(row)
             show(Progress(len(rows), len(images), len(rows), None, time.monotonic() - began, "predict"))
     if common.json:
-        failed = [{"file": str(u.path), "error": u.reason} for u in unreadable]
-        print_json({"predictions": rows, "unreadable": failed})
+        print_json({"predictions": rows, "unreadable": unreadable(found)})
     elif as_csv:
         out = csv.writer(sys.stdout, lineterminator="\n")
         tail = [*(f"weight:{name}" for name in domains), "experts"] if domains else []
@@ -96,15 +96,15 @@ def evaluate_model(
     device = common.use_machine()
     found = open_folder(common, images, name=name, test_share=test_share)
     model = open_model(folder, backbone, device, router, fusion)
-    tests, unreadable = [], []
+    tests, sides_read = [], []
     for domain, sides in found.domains.items():
-        test = sides.train if found.layout == "a list" else sides.test
+        test = sides.train if found.split == "none" else sides.test
         if test is None:
             common.say(f"note: {domain} has no test images and is left out")
             continue
-        readable, faults_here = checked(common, test, domain, strict=strict)
-        unreadable += faults_here
-        tests.append(TestSet(readable, domain))
+        read = checked(common, test, domain, strict=strict)
+        sides_read.append(read)
+        tests.append(TestSet(read.images, domain))
     if not tests:
         raise WrongUse(
             f"there is nothing to test in {images}",
@@ -112,7 +112,7 @@ def evaluate_model(
             came=f"{found.layout}, with a test share of {test_share}",
             remedy="--test-share 1 tests on all images.",
         )
-    if found.layout in ("class", "domain/class") and test_share < 1:
+    if found.split == "made" and test_share < 1:
         common.say(f"note: tested on the {test_share:.0%} of images that `bpg learn` holds out by name")
     _say_unknown(common, model, tests)
     ways = ways_of(model) if compare else own_way(model)
@@ -140,7 +140,7 @@ def evaluate_model(
             pooled = {"way": way, "test": "all", "correct": correct, "total": total, "accuracy": 100 * correct / total}
             rows.append(pooled | {"domain_found": None, "experts": None, "classes": {}})
     if common.json:
-        print_json({"tests": rows, "unreadable": [{"path": str(u.path), "reason": u.reason} for u in unreadable]})
+        print_json({"tests": rows, "unreadable": unreadable(*sides_read)})
     else:
         columns = ["test", "accuracy", "correct", "total"]
         columns = ["way", *columns] if compare and len(tallies) > 1 else columns

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bpg.backbones.weights import load_backbone
 from bpg.cli.app import Common
-from bpg.cli.images import open_folder
+from bpg.cli.images import check_place, open_folder
 from bpg.cli.tables import print_json, print_table
 from bpg.errors import WrongUse
 from bpg.experiments.records import Run, read_runs
@@ -25,6 +26,7 @@ from bpg.report.pictures import pictures
 def run_spec(common: Common, config: Path, out: Path, changes: list[str]) -> None:
     """Run what `config` says and print a row a run."""
     spec = read_spec(config, changes + ([f"seeds=[{common.seed}]"] if common.seed is not None else []))
+    check_place(out, "runs")
     device = common.use_machine()
     found = open_folder(common, data_root(spec.data.root), name=None, test_share=spec.data.test_share)
     b = spec.backbone
@@ -41,6 +43,10 @@ def run_spec(common: Common, config: Path, out: Path, changes: list[str]) -> Non
     for side in (*(domain["train"] for domain in data.manifest["domains"]), *data.manifest["tests"]):
         for fault in side["unreadable"]:
             common.say(f"unreadable: {fault['path']}: {fault['reason']}")
+        if side["unreadable"]:
+            common.say(
+                f"note: {len(side['unreadable'])} images cannot be read and are left out, {side['images']} are used"
+            )
     runs = []
     try:
         for cell in cells(spec):
@@ -68,25 +74,29 @@ def rows_of(run: Run) -> list[dict[str, Any]]:
                 "label": run.label,
                 "seed": run.seed,
                 "way": way,
-                "A_T": average_accuracy(counts),
-                "mean": mean_accuracy(counts),
-                "F_T": forgetting(counts),
+                "A_T": _defined(average_accuracy(counts)),
+                "mean": _defined(mean_accuracy(counts)),
+                "F_T": _defined(forgetting(counts)),
                 "run": str(run.folder),
             }
         )
     return rows
 
 
+def _defined(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
 def write_report(common: Common, folders: Sequence[Path], out: Path | None, *, images: bool, data: Path | None) -> None:
     """Make report.md and report.html of the runs below `folders`."""
     runs = read_runs(folders)
-    shown, notes = _pictures(runs[0], data) if images else ([], [])
+    shown, notes = _pictures(runs, data) if images else ([], [])
     page = contents(runs, shown, notes)
     place = out or folders[0]
     place.mkdir(parents=True, exist_ok=True)
     files = {"markdown": place / "report.md", "html": place / "report.html"}
-    files["markdown"].write_text(markdown(page), encoding="utf-8")
-    files["html"].write_text(html(page), encoding="utf-8")
+    for file, text in zip(files.values(), (markdown(page), html(page)), strict=True):
+        file.write_text(text, encoding="utf-8", errors="backslashreplace")  # a name may be no UTF-8
     warnings = [warning for section in page.sections for warning in section.warnings]
     if common.json:
         print_json({"runs": len(runs), **{kind: str(file) for kind, file in files.items()}, "warnings": warnings})
@@ -97,10 +107,17 @@ def write_report(common: Common, folders: Sequence[Path], out: Path | None, *, i
         print(file)
 
 
-def _pictures(run: Run, data: Path | None) -> tuple[list[Pictures], list[str]]:
-    try:
-        root = data or data_root(run.about["data"]["root"])
-    except WrongUse as error:
-        return [], [f"The images are not shown: {error.problem}."]
-    found = pictures(run, root)
-    return found, [] if found else ["The images are not shown: they are not where the run found them."]
+def _pictures(runs: Sequence[Run], data: Path | None) -> tuple[list[Pictures], list[str]]:
+    """Pictures of every data set among the runs, and why some are not shown."""
+    found, notes = [], []
+    for name, run in {run.about["data"]["root"]: run for run in runs}.items():
+        try:
+            shown = pictures(run, data or data_root(name))
+        except WrongUse:
+            shown = []
+        found += shown
+        if not shown:
+            notes.append(
+                f"The images of {Path(name).name} are not shown: they are not found. --data says where they lie."
+            )
+    return found, notes

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bpg.cli.app import Common
-from bpg.data.check import Unreadable, check
+from bpg.data.check import Checked, check
 from bpg.data.folder import SUFFIXES, Found, read_folder
 from bpg.data.images import ImageSet
 from bpg.errors import ImageError, WrongUse
@@ -20,10 +20,13 @@ def open_folder(common: Common, path: Path, *, name: str | None, test_share: flo
     found = read_folder(path, name=name, test_share=test_share)
     for sentence in found.left_out.sentences(found.root):
         common.say(f"note: {sentence}")
+    for domain, classes in found.untaught().items():
+        some = f"{', '.join(classes[:5])}{' and more' if len(classes) > 5 else ''}"
+        common.say(f"note: {len(classes)} classes of {domain} have no image to learn from, only ones held out: {some}")
     return found
 
 
-def checked(common: Common, images: ImageSet, what: str, *, strict: bool) -> tuple[ImageSet, list[Unreadable]]:
+def checked(common: Common, images: ImageSet, what: str, *, strict: bool) -> Checked:
     """Those of `images` that can be read; the others are said, by path and count."""
     began = time.monotonic()
     with common.bar(what) as show:
@@ -43,7 +46,20 @@ def checked(common: Common, images: ImageSet, what: str, *, strict: bool) -> tup
             came=f"{len(found.unreadable)} that are not",
             remedy="Check the files that are named above.",
         )
-    return found.images, list(found.unreadable)
+    return found
+
+
+def unreadable(*sides: Checked | None) -> list[dict[str, str]]:
+    """What could not be read, for --json."""
+    return [{"path": str(fault.path), "reason": fault.reason} for side in sides if side for fault in side.unreadable]
+
+
+def check_place(folder: Path, what: str) -> None:
+    """Refuse a file in the place of a folder, before anything is done."""
+    if folder.exists() and not folder.is_dir():
+        raise WrongUse(
+            f"{folder} is no place for {what}", wanted="a folder, or a new name", came="a file", remedy="Name another."
+        )
 
 
 def files_in(common: Common, places: Iterable[Path]) -> list[Path]:
@@ -59,7 +75,7 @@ def files_in(common: Common, places: Iterable[Path]) -> list[Path]:
             found.append(place)
             continue
         seen = {place.resolve()}
-        for inside, folders, files in os.walk(place, followlinks=True):
+        for inside, folders, files in os.walk(place, followlinks=True, onerror=lambda e: common.say(f"note: {e}")):
             folder = Path(inside)
             # A link that leads back to where we have been would never end.
             real = {name: (folder / name).resolve() for name in folders}

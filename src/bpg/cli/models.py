@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from bpg.cli.app import Common
+from bpg.cli.images import check_place
 from bpg.cli.tables import print_json, print_pairs, print_table
 from bpg.config import flat
 from bpg.errors import WrongUse
@@ -80,6 +81,7 @@ def forget_domain(common: Common, folder: Path, name: str, *, purge_cache: bool)
 
 def merge_models(common: Common, folder: Path, others: Sequence[Path], *, allow_new_classes: bool) -> None:
     """Give the model in `folder`, or a new one, the domains of `others`."""
+    check_place(folder, "a model")
     exists = (folder / "model.json").exists()
     before = digest_of(folder) if exists else None
     states = [_isolated(place) for place in ([folder] if exists else []) + list(others)]

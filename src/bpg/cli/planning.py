@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bpg.backbones.survey import survey
 from bpg.backbones.weights import load_backbone
@@ -18,6 +18,7 @@ from bpg.data.domain import Domain
 from bpg.errors import WrongUse
 from bpg.experiments.plan import plan
 from bpg.methods.bpg import BPG
+from bpg.methods.parts.identity import as_json
 from bpg.progress import Progress
 from bpg.separability import separability
 
@@ -35,11 +36,10 @@ def plan_domains(
     """What each domain of `images` would get and cost."""
     device = common.use_machine()
     found = open_folder(common, images, name=None, test_share=test_share)
-    model = new_model(common, "bpg", backbone, device, changes)
-    if not isinstance(model, BPG):
-        raise TypeError(type(model))
+    given = [*changes, "lam=1.0"] if megabytes is not None else changes  # what the budget is to be solved for
+    model = cast(BPG, new_model(common, "bpg", backbone, device, given))
     domains = [
-        Domain(name, checked(common, sides.train, name, strict=strict)[0])
+        Domain(name, checked(common, sides.train, name, strict=strict).images)
         for name, sides in found.domains.items()
         if sides.train is not None
     ]
@@ -55,8 +55,7 @@ def plan_domains(
         lam = None
         if megabytes is not None:
             lam = model.solve_capacity(domains, megabytes=megabytes)
-            settings = {**_given(model), "lam": lam, "rank": None}
-            model = BPG(model.backbone, progress=show, **settings)
+            model = BPG(model.backbone, progress=show, **(as_json(model.settings) | {"lam": lam, "rank": None}))
         rows = [asdict(planned) for planned in plan(model, domains)]
     total = {key: sum(row[key] for row in rows) for key in ("images", "parameters", "megabytes", "seconds")}
     if common.json:
@@ -69,17 +68,17 @@ def plan_domains(
     columns = ("domain", "classes", "images", "separability", "rank", "parameters", "megabytes", "minutes")
     print_table(shown, columns=columns)
     if lam is not None:
-        common.say(f"To learn within this budget: bpg learn ... --set lam={lam:.6g}")
+        common.say(f"To learn within this budget: bpg learn ... --set lam={lam!r}")
     common.say("Minutes are of training alone, from a few steps on this machine as it is now.")
 
 
-def measure_reference(common: Common, images: Path, *, backbone: str, test_share: float, strict: bool) -> None:
+def measure_reference(common: Common, images: Path, *, backbone: str, strict: bool) -> None:
     """s_0: the separability of the images that a backbone was trained on."""
     device = common.use_machine()
-    name, sides = open_folder(common, images, name="reference", test_share=test_share).only()
+    name, sides = open_folder(common, images, name="reference", test_share=0.0).only()
     if sides.train is None:
         raise WrongUse(f"{images} is empty", wanted="images", came="none", remedy="Check the path.")
-    train, _ = checked(common, sides.train, name, strict=strict)
+    train = checked(common, sides.train, name, strict=strict).images
     frozen = load_backbone(backbone, device=device)
     with common.bar(name) as show:
         began = time.monotonic()
@@ -94,16 +93,13 @@ def measure_reference(common: Common, images: Path, *, backbone: str, test_share
         "sha256": frozen.digest(),
         "classes": len(counts),
         "images": sum(counts),
-        "images_a_class": f"{min(counts)} to {max(counts)}",
-        "s_0 (plain)": separability(found.scatter, estimator="plain"),
-        "s_0 (corrected)": separability(found.scatter, estimator="corrected") if max(counts) > 1 else None,
+        "fewest_of_a_class": min(counts),
+        "most_of_a_class": max(counts),
+        "s_0_plain": separability(found.scatter, estimator="plain"),
+        "s_0_corrected": separability(found.scatter, estimator="corrected") if max(counts) > 1 else None,
     }
     if common.json:
         print_json(document)
         return
     print_pairs(frozen.name, document)
     common.say("Take one: bpg learn ... --set s0=VALUE --set estimator=plain, or corrected where classes are small.")
-
-
-def _given(model: BPG) -> dict[str, Any]:
-    return {name: getattr(model.settings, name) for name in model.settings.__dataclass_fields__}

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 def print_json(value: object) -> None:
     """`value` as one JSON document."""
-    print(json.dumps(value, indent=2, ensure_ascii=True))
+    print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False))
 
 
 def print_pairs(title: str, pairs: Mapping[str, object]) -> None:
@@ -37,4 +37,5 @@ def _shown(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    # A tab or a line break inside a name would break the table.
+    return f"{value:.4g}" if isinstance(value, float) else str(value).replace("\t", "\\t").replace("\n", "\\n")

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bpg.cli.app import Common, verb
+from bpg.data.folder import TEST_SHARE
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The model's folder.")]
 Weights = Annotated[
@@ -29,7 +30,6 @@ FusionOption = Annotated[
     typer.Option("--fusion", help="How they are fused: threshold+l1, threshold+l2, threshold+mean, mean, max."),
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Images at a time; answers do not depend on it.")]
-SHARE = 0.2
 
 
 @verb
@@ -43,8 +43,9 @@ def learn(
     ] = None,
     method: Annotated[str | None, typer.Option(help="Of a new model; bpg if not given (`bpg methods`).")] = None,
     set_: Changes = None,
-    test_share: TestShare = SHARE,
+    test_share: TestShare = TEST_SHARE,
     allow_new_classes: Annotated[bool, typer.Option("--allow-new-classes", help="Take in unknown classes.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Learn a domain anew that the model knows already.")] = False,
     strict: Strict = False,
 ) -> None:
     """Teach a model a domain: a new model, or one that knows others and stays right on them.
@@ -74,6 +75,7 @@ def learn(
         test_share=test_share,
         strict=strict,
         allow_new_classes=allow_new_classes,
+        again=again,
     )
 
 
@@ -128,7 +130,7 @@ def evaluate(
     backbone: Weights = None,
     router: RouterOption = None,
     fusion: FusionOption = None,
-    test_share: TestShare = SHARE,
+    test_share: TestShare = TEST_SHARE,
     batch_size: BatchSize = 32,
     strict: Strict = False,
 ) -> None:
@@ -231,7 +233,7 @@ def plan(
     megabytes: Annotated[
         float | None, typer.Option(min=0, help="What all experts may weigh; solved for lambda.")
     ] = None,
-    test_share: TestShare = SHARE,
+    test_share: TestShare = TEST_SHARE,
     strict: Strict = False,
 ) -> None:
     """Say what each domain would get and cost, before anything is trained: s_t, r_t, parameters, megabytes, time.
@@ -276,7 +278,7 @@ def reference(
     """
     from bpg.cli.planning import measure_reference
 
-    measure_reference(common, images, backbone=backbone, test_share=0.0, strict=strict)
+    measure_reference(common, images, backbone=backbone, strict=strict)
 
 
 @verb
@@ -314,7 +316,9 @@ def run(
 
       bpg run configs/pacs-deit-tiny.toml
 
-      bpg run configs/pacs-deit-tiny.toml --seed 0 --set methods.bpg.r0=32 --out trials
+      bpg run configs/pacs-deit-tiny.toml --seed 0 --out trials
+
+      bpg run my.toml --set methods.bpg.r0=32
     """
     from bpg.cli.experiments import run_spec
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bpg.data.ahead import ahead
 from bpg.data.decode import decode
-from bpg.data.images import ImageSet
+from bpg.data.images import ImageSet, SetDigest
 from bpg.errors import ImageError
 
 WINDOW = 64
@@ -46,13 +46,13 @@ def check(images: ImageSet, *, strict: bool = False, progress: Callable[[int, in
 
     kept: list[int] = []
     faults: list[Unreadable] = []
-    digest = hashlib.sha256()
+    digest = SetDigest()
     for index, found in enumerate(ahead(look, range(len(images)), window=WINDOW)):
         if isinstance(found, Unreadable):
             faults.append(found)
         else:
             kept.append(index)
-            digest.update(found + images.classes[images.labels[index]].encode() + b"\0")
+            digest.add(found, images.classes[images.labels[index]])
         if progress is not None:
             progress(index + 1, len(images))
     if strict and faults:

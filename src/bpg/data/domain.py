@@ -10,6 +10,17 @@ from bpg.errors import WrongUse
 LONGEST_NAME = 200
 
 
+def check_name(name: str) -> None:
+    """Raise WrongUse for what cannot be a domain's name."""
+    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+        raise WrongUse(
+            "no name for a domain",
+            wanted=f"1 to {LONGEST_NAME} printable characters",
+            came=repr(name[:40]),
+            remedy="Give it a plain name, such as the site or the style.",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Domain:
     """A visual domain: a name and its training images."""
@@ -18,13 +29,7 @@ class Domain:
     train: ImageSet
 
     def __post_init__(self) -> None:
-        if not self.name.strip() or len(self.name) > LONGEST_NAME or not self.name.isprintable():
-            raise WrongUse(
-                "no name for a domain",
-                wanted=f"1 to {LONGEST_NAME} printable characters",
-                came=repr(self.name[:40]),
-                remedy="Give it a plain name, such as the site or the style.",
-            )
+        check_name(self.name)
         if not self.train:
             raise WrongUse(
                 f"the domain {self.name} is empty", wanted="training images", came="none", remedy="Check the folder."
@@ -62,10 +67,10 @@ class DomainStream:
     def __post_init__(self) -> None:
         names = [domain.name for domain in self.domains]
         unknown = {test.domain for test in self.tests} - {*names, None}
-        if len(set(names)) != len(names) or unknown:
+        if not names or len(set(names)) != len(names) or unknown:
             raise WrongUse(
                 f"the stream {self.name} does not fit together",
-                wanted="domains of different names, and test sets of these or of none",
+                wanted="at least one domain, all of different names, and test sets of these or of none",
                 came=f"domains {names}, test sets of {sorted(map(str, unknown))} besides" if unknown else f"{names}",
                 remedy="Give every domain one name.",
             )

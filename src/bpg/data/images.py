@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from bpg.errors import ImageError, WrongUse
+
+
+class SetDigest:
+    """The digest of a set of images: what the files hold and what they show, in their order; not where they lie."""
+
+    def __init__(self) -> None:
+        self._sum = hashlib.sha256()
+
+    def add(self, file: bytes, name: str) -> None:
+        """Count in an image by the sha256 of its `file` and its class."""
+        self._sum.update(file + name.encode() + b"\0")
+
+    def hexdigest(self) -> str:
+        return self._sum.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,9 +54,12 @@ class Run:
     @property
     def ways(self) -> list[str]:
         """The ways it was measured in, the method's own first."""
-        if not self.records:
-            return []
-        own, ways = self.records[-1]["own"], self.records[-1]["ways"]
+        return self.ways_of(self.records[-1]) if self.records else []
+
+    @staticmethod
+    def ways_of(record: Mapping[str, Any]) -> list[str]:
+        """The ways of one record."""
+        own, ways = record["own"], record["ways"]
         return [own, *(way for way in ("soft", "hard", "oracle") if way in ways and way != own)]
 
     @property
@@ -97,21 +101,43 @@ class Run:
 
 def read_run(folder: Path) -> Run:
     """The run in `folder`."""
-    about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-    if about.get("format") != FORMAT:
+    try:
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        if about["format"] != FORMAT:
+            raise ValueError(f"format {about['format']}, where {FORMAT} is known")
+        run = Run(folder, about, tuple(_lines(folder / RECORDS)))
+        stages = [record["stage"] for record in run.records]
+        if stages != list(range(1, len(stages) + 1)) or len(stages) > len(run.order):
+            raise ValueError(f"records of the stages {stages} of {len(run.order)}")
+        known = [run.label, run.seed, about["method"], about["digest"]]
+        if not all(isinstance(value, str | int) for value in known):
+            raise ValueError(f"{known} for label, seed, method and digest")
+        for record in run.records:
+            run.ways_of(record)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(
-            f"{folder} is a run of another format",
-            wanted=f"format {FORMAT}",
-            came=str(about.get("format")),
-            remedy="Read it with the bpg that wrote it, or run it again.",
-        )
-    return Run(folder, about, tuple(_lines(folder / RECORDS)))
+            f"{folder} is no run that can be read",
+            wanted=f"{ABOUT} and {RECORDS} as `bpg run` writes them",
+            came=f"{type(error).__name__}: {error}",
+            remedy="Remove the folder and run it again.",
+        ) from error
+    return run
 
 
 def read_runs(folders: Iterable[str | Path]) -> list[Run]:
-    """Every run at or below `folders`, by label and seed."""
-    found = {file.parent.resolve() for folder in folders for file in Path(folder).rglob(ABOUT)}
-    runs = [read_run(folder) for folder in found]
+    """Every run at or below `folders`, by label and seed; a copy of one counts once, a damaged one is told."""
+    places = {file.parent.resolve() for folder in folders for file in Path(folder).rglob(ABOUT)}
+    found: dict[tuple[str, str], Run] = {}
+    for place in sorted(places):
+        try:
+            run = read_run(place)
+        except ModelError as error:
+            warnings.warn(f"{error}", stacklevel=2)
+            continue
+        key = (run.label, str(run.about["digest"]))
+        if key not in found or len(run.records) > len(found[key].records):
+            found[key] = run
+    runs = list(found.values())
     if not runs:
         raise WrongUse(
             "there are no runs",

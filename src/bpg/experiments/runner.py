@@ -23,7 +23,7 @@ from bpg.data.check import Checked, check
 from bpg.data.domain import Domain, DomainStream, TestSet
 from bpg.data.folder import Found, limited
 from bpg.data.images import ImageSet
-from bpg.errors import WrongUse
+from bpg.errors import ModelError, WrongUse
 from bpg.experiments.evaluation import evaluate, ways_of
 from bpg.experiments.records import (
     ABOUT,
@@ -101,7 +101,7 @@ def prepare(spec: Spec, found: Found, show: Show) -> Data:
 
 
 def run_cell(
-    spec: Spec, cell: Cell, backbone: Backbone, data: Data, out: Path, *, bar: Bar, checkpoint_seconds: float = 30.0
+    spec: Spec, cell: Cell, backbone: Backbone, data: Data, out: Path, *, bar: Bar, checkpoint_seconds: float = 10.0
 ) -> Run:
     """Learn and test one domain after another, and leave the records in a directory below `out`."""
     model = cell.build(backbone, allow_new_classes=True, checkpoint_seconds=checkpoint_seconds)
@@ -123,6 +123,13 @@ def run_cell(
             **cell.options,
         )
     model.scratch = folder / "scratch"
+    if len(run.records) < learned - 1:
+        raise ModelError(
+            f"{folder} has lost records",
+            wanted=f"{learned - 1} or {learned} for a model of {learned} domains",
+            came=str(len(run.records)),
+            remedy="Remove the folder to run it again: the model of that time is gone.",
+        )
     records = list(run.records)[:learned]
     for stage, domain in enumerate(data.stream.domains, start=1):
         with bar(f"{cell.title}: {domain.name}") as show:
@@ -178,7 +185,14 @@ def _learned(folder: Path, order: list[str]) -> int:
     if not (folder / "model.json").is_file():
         return 0
     digest = digest_of(folder)
-    event = next(entry["event"] for entry in reversed(history(folder)) if entry["model"] == digest)
+    event = next((str(entry["event"]) for entry in reversed(history(folder)) if entry["model"] == digest), "")
+    if event.removeprefix("learned ") not in order:
+        raise ModelError(
+            f"{folder} was changed by somebody else",
+            wanted=f"the model after one of {', '.join(order)}",
+            came=event or "a model without a history",
+            remedy="Remove the run's folder to run it again.",
+        )
     return order.index(event.removeprefix("learned ")) + 1
 
 

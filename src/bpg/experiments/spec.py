@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from bpg.methods.base import Learner, is_routable
 from bpg.mixture import FUSIONS
 from bpg.registry import METHODS, ROUTERS
 
+FOLDER_NAME = r"^\w[\w .+=()-]*$"  # of an experiment and of a label: they name folders
 OPTIONS = ("router", "fusion")  # of a routable method: how it answers, no part of what it learns
 
 
@@ -28,7 +30,9 @@ class DataSpec:
     """Which images, in which order of domains."""
 
     root: str  # a folder in one of the known layouts; from here, or else from $BPG_DATA
-    order: tuple[str, ...] | None = None  # the domains to learn; all by name if not given
+    order: Annotated[tuple[str, ...], Field(min_length=1)] | None = (
+        None  # the domains to learn; all by name if not given
+    )
     per_class: PositiveInt | None = None  # training images a class, at most
     test_per_class: PositiveInt | None = None
     test_share: Annotated[float, Field(gt=0, lt=1)] = TEST_SHARE  # where the data has no split of its own
@@ -50,7 +54,7 @@ class BackboneSpec:
 class Spec:
     """A stream, methods and seeds."""
 
-    name: Annotated[str, Field(pattern=r"^[\w.-]+$")]
+    name: Annotated[str, Field(pattern=FOLDER_NAME)]
     data: DataSpec
     backbone: BackboneSpec
     methods: Annotated[
@@ -94,6 +98,9 @@ def read_spec(file: str | Path, changes: Sequence[str] = ()) -> Spec:
     for change in changes:
         apply_change(document, change)
     found = faults(Spec, document) + _method_faults(document.get("methods"))
+    seeds = document.get("seeds")
+    if isinstance(seeds, list) and any(seeds.count(seed) > 1 for seed in seeds):
+        found.append(f"seeds: {seeds} names one twice")
     if found:
         raise faulty(
             f"{len(found)} wrong setting{'s' if len(found) > 1 else ''} in {file}",
@@ -120,7 +127,10 @@ def apply_change(document: dict[str, Any], change: str) -> None:
     names = [part.strip() for part in path.split(".")]
     if not equals or not all(names):
         raise WrongUse(
-            "no setting is given", wanted="NAME=VALUE, as in seeds=[0]", came=repr(change), remedy="Add a =."
+            "no setting is given",
+            wanted="NAME=VALUE or PART.NAME=VALUE",
+            came=repr(change),
+            remedy="Write it as in seeds=[0].",
         )
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -161,9 +171,10 @@ def _faults_of(label: str, table: object) -> list[str]:
     where = f"methods.{label}"
     if not isinstance(table, dict):
         return []
-    name = table.get("method", label)
+    if not re.match(FOLDER_NAME, label):
+        return [f"{where}: a label names a folder: letters, digits, spaces and .+=()- only"]
     try:
-        method = METHODS[name]
+        method = METHODS[str(table.get("method", label))]
     except BPGError as error:
         return [f"{where}: {error.problem}. {error.remedy}"]
     found = []

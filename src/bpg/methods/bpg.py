@@ -101,6 +101,7 @@ class BPG(Pooled):
         facts = {
             "classes": list(domain.classes),
             "images": len(domain.train),
+            "images_sha256": found.sha256,
             "rank": rank,
             "parameters": parameter_count(self.backbone, len(domain.classes), rank=rank, settings=s.expert),
             **measured,
@@ -135,12 +136,12 @@ class BPG(Pooled):
                 came="both or neither",
                 remedy="Give one of them.",
             )
-        total = parameters if parameters is not None else float(megabytes or 0) * 1e6 / 4
+        total, size = (parameters, 1.0) if parameters is not None else (float(megabytes or 0), 4 / 1e6)
         s = self.settings
         scores = [separability(survey(self.backbone, d.train).scatter, estimator=s.estimator) for d in domains]
 
         def cost(rank: int, domain: int) -> float:
-            return parameter_count(self.backbone, len(domains[domain].classes), rank=rank, settings=s.expert)
+            return size * parameter_count(self.backbone, len(domains[domain].classes), rank=rank, settings=s.expert)
 
         return solve_budget(scores, cost=cost, total=total, max_rank=s.max_rank)
 

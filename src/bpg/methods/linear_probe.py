@@ -55,7 +55,7 @@ class LinearProbe(Pooled):
         head = train_head(self, GrowingHead(self.backbone.feature_width).to(self.backbone.device), domain, found)
         seed = seed_of(self.settings.seed, domain.name, "prototypes")
         centres = prototypes(found.features[FINISHED], k=self.settings.k, seed=seed)
-        facts = {"classes": list(domain.classes), "images": len(domain.train)}
+        facts = {"classes": list(domain.classes), "images": len(domain.train), "images_sha256": found.sha256}
         self.pool.add(domain.name, Member(Probed(head), centres, facts))
 
     def restore(self, state: State) -> None:

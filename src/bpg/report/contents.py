@@ -97,7 +97,7 @@ def groups(runs: Sequence[Run]) -> list[Group]:
     found: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:
         key = {name: value for name, value in run.about["settings"].items() if name != "seed"}
-        found[run.label, json.dumps([key, run.about["options"]], sort_keys=True)].append(run)
+        found[run.label, json.dumps([run.about["method"], key, run.about["options"]], sort_keys=True)].append(run)
     labels = [label for label, _ in found]
     made = []
     for (label, _), members in found.items():

@@ -12,11 +12,13 @@ LINE = 24  # characters of a curve
 
 def markdown(page: Page) -> str:
     """`page` as Markdown. Curves are small lines of bars; pictures are left to the HTML page."""
-    return "\n".join([f"# {page.title}", "", *(line for section in page.sections for line in _section(section))])
+    return "\n".join(
+        [f"# {_escaped(page.title)}", "", *(line for section in page.sections for line in _section(section))]
+    )
 
 
 def _section(section: Section) -> list[str]:
-    lines = [f"## {section.title}", ""]
+    lines = [f"## {_escaped(section.title)}", ""]
     for sentence in section.text:
         lines += [_escaped(sentence), ""]
     for warning in section.warnings:
@@ -70,6 +72,6 @@ def _bars(values: Sequence[float]) -> str:
 
 
 def _escaped(text: str) -> str:
-    for sign in ("\\", "|", "*", "_", "<", "`", "[", "$"):
+    for sign in ("\\", "|", "*", "_", "<", "&", "`", "[", "$"):
         text = text.replace(sign, f"\\{sign}")
     return text.replace("\n", " ")

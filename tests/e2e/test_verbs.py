@@ -157,7 +157,7 @@ def test_broken_images_are_skipped_or_stop_the_run(place: Place, tmp_path: Path)
 
 
 def test_an_interrupted_learn_goes_on_and_nothing_is_lost(place: Place, copy: Path, tmp_path: Path) -> None:
-    toy_folder(tmp_path / "data", ("green",), count=15)
+    toy_folder(tmp_path / "data", ("green",), count=60)  # some seconds of training
     arguments = (
         "learn",
         copy,

@@ -17,9 +17,9 @@ from tests.conftest import ROOT
 
 pytestmark = pytest.mark.real
 
-# A third of the training images and of the test images; as many epochs as make the steps of the whole.
+# About a third of the training images and half of the test images.
 SUBSET = (
-    "--set", "data.per_class=36", "--set", "data.test_per_class=18", "--set", "methods.bpg.optimisation.epochs=8",
+    "--set", "data.per_class=30", "--set", "data.test_per_class=18", "--set", "methods.bpg.optimisation.epochs=8",
     "--set", "methods.finetune.optimisation.epochs=3",
 )  # fmt: skip
 

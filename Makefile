@@ -27,7 +27,7 @@ test: .venv/ready-dev lint
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m 'not slow' --doctest-modules src tests
 
 test-slow: .venv/ready-dev
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "slow and not real"
 
 test-real: .venv/ready-dev
 	$(BIN)/python -m pytest -m real

@@ -15,7 +15,7 @@ from bpg.metrics import average_accuracy, forgetting
 from tests.command import document, done, model_files
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]  # about ten minutes
 
 # About a third of the training images and half of the test images.
 SUBSET = (

@@ -91,7 +91,7 @@ def test_a_grid_that_is_stopped_and_killed_ends_with_the_same_records(here: Path
     assert [Path(name).name for name in out] == ["report.md", "report.html"]
     assert "data:image/jpeg" not in (here / "page" / "report.html").read_text()
     (here / "data").rename(here / "moved")
-    assert "The images are not shown" in _page(here, "report", "disturbed")
+    assert "The images of data are not shown" in _page(here, "report", "disturbed")
     assert "data:image/jpeg" in _page(here, "report", "disturbed", "--data", "moved")
 
 

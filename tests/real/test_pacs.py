@@ -17,10 +17,11 @@ from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]  # about ten minutes
 
-# Two fifths of the training images and half of the test images; smaller batches make up for the steps.
+# Two fifths of the training images and half of the test images; smaller batches and more epochs make up for the steps.
 SUBSET = (
     "--set", "data.per_class=40", "--set", "data.test_per_class=18",
-    "--set", "methods.bpg.optimisation.batch_size=16", "--set", "methods.finetune.optimisation.batch_size=16",
+    "--set", "methods.bpg.optimisation.batch_size=16", "--set", "methods.bpg.optimisation.epochs=10",
+    "--set", "methods.finetune.optimisation.batch_size=16",
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,16 @@ class Progress:
     loss: float | None  # of this step, where there is one
     seconds: float  # since the loop began or went on
     activity: str = "training"
+
+
+def counted(show: Callable[[Progress], None], activity: str) -> Callable[[int, int], None]:
+    """`show` for work that only counts images: to be called with those done and their number."""
+    began = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        show(Progress(done, total, done, None, time.monotonic() - began, activity))
+
+    return tell
 
 
 @contextmanager

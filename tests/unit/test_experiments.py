@@ -17,8 +17,9 @@ import pytest
 from bpg.data.folder import read_folder
 from bpg.errors import ImageError, ModelError, SettingsError, WrongUse
 from bpg.experiments.evaluation import evaluate, ways_of
+from bpg.experiments.manifest import prepare
 from bpg.experiments.records import append_line, read_run, read_runs
-from bpg.experiments.runner import prepare, run_cell
+from bpg.experiments.runner import run_cell
 from bpg.experiments.spec import Spec, cells, data_root, read_spec
 from bpg.metrics import average_accuracy
 from bpg.progress import Progress

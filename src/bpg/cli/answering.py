@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from bpg.data.images import ImageSet
 from bpg.errors import WrongUse
 from bpg.experiments.evaluation import evaluate, own_way, ways_of
 from bpg.methods.base import Learner, Routable, is_routable, load, prepared
-from bpg.progress import Progress
+from bpg.progress import counted
 from bpg.registry import METHODS
 from bpg.store import method_of
 
@@ -48,7 +47,7 @@ def predict_files(
     domains = model.domains if isinstance(model, Routable) else ()
     rows: list[dict[str, Any]] = []
     with common.bar("predict") as show, torch.no_grad():
-        began = time.monotonic()
+        tell = counted(show, "predict")
         for batch in prepared(model.backbone, images, batch_size):
             answer = model.forward(batch)
             best = answer.log_probs.max(dim=1)
@@ -63,7 +62,7 @@ def predict_files(
                     row["domain_weights"] = {name: round(weight, 4) for name, weight in weights}
                     row["experts"] = int(answer.experts[place])
                 rows.append(row)
-            show(Progress(len(rows), len(images), len(rows), None, time.monotonic() - began, "predict"))
+            tell(len(rows), len(images))
     if common.json:
         print_json({"predictions": rows, "unreadable": unreadable(found)})
     elif as_csv:

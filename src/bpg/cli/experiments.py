@@ -12,8 +12,9 @@ from bpg.cli.app import Common
 from bpg.cli.images import check_place, open_folder
 from bpg.cli.tables import print_json, print_table
 from bpg.errors import WrongUse
+from bpg.experiments.manifest import prepare
 from bpg.experiments.records import Run, read_runs
-from bpg.experiments.runner import prepare, run_cell
+from bpg.experiments.runner import run_cell
 from bpg.experiments.spec import cells, data_root, read_spec
 from bpg.metrics import average_accuracy, forgetting, mean_accuracy
 from bpg.report.blocks import Pictures

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from bpg.data.check import Checked, check
 from bpg.data.folder import SUFFIXES, Found, read_folder
 from bpg.data.images import ImageSet
 from bpg.errors import ImageError, WrongUse
-from bpg.progress import Progress
+from bpg.progress import counted
 
 
 def open_folder(common: Common, path: Path, *, name: str | None, test_share: float) -> Found:
@@ -28,13 +27,8 @@ def open_folder(common: Common, path: Path, *, name: str | None, test_share: flo
 
 def checked(common: Common, images: ImageSet, what: str, *, strict: bool) -> Checked:
     """Those of `images` that can be read; the others are said, by path and count."""
-    began = time.monotonic()
     with common.bar(what) as show:
-
-        def tell(done: int, total: int) -> None:
-            show(Progress(done, total, done, None, time.monotonic() - began, "check"))
-
-        found = check(images, strict=strict, progress=tell)
+        found = check(images, strict=strict, progress=counted(show, "check"))
     for fault in found.unreadable:
         common.say(f"unreadable: {fault.path}: {fault.reason}")
     if found.unreadable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +18,7 @@ from bpg.errors import WrongUse
 from bpg.experiments.plan import plan
 from bpg.methods.bpg import BPG
 from bpg.methods.parts.identity import as_json
-from bpg.progress import Progress
+from bpg.progress import counted
 from bpg.separability import separability
 
 
@@ -81,12 +80,7 @@ def measure_reference(common: Common, images: Path, *, backbone: str, strict: bo
     train = checked(common, sides.train, name, strict=strict).images
     frozen = load_backbone(backbone, device=device)
     with common.bar(name) as show:
-        began = time.monotonic()
-
-        def tell(done: int, total: int) -> None:
-            show(Progress(done, total, done, None, time.monotonic() - began, "survey"))
-
-        found = survey(frozen, train, progress=tell)
+        found = survey(frozen, train, progress=counted(show, "survey"))
     counts = [count for count in found.counts.values() if count]
     document: dict[str, Any] = {
         "backbone": frozen.name,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 from bpg.data.domain import TestSet
 from bpg.methods.base import Learner, Routable, prepared
 from bpg.methods.parts.pool import ORACLE, Way
-from bpg.progress import Progress
+from bpg.progress import Progress, counted
 from bpg.types import Prediction
 
 OWN = "own"  # the way of a method that has no experts to choose from
@@ -91,7 +90,8 @@ def evaluate(
     ways = ways_of(model) if ways is None else ways
     domains = model.domains if isinstance(model, Routable) else ()
     found: dict[str, list[Tally]] = {name: [] for name in ways}
-    done, total, began = 0, sum(len(test.images) for test in tests), time.monotonic()
+    tell = counted(progress, "test") if progress is not None else None
+    done, total = 0, sum(len(test.images) for test in tests)
     for test in tests:
         asked = {n: way for n, way in ways.items() if way.router != ORACLE or test.domain in domains}
         tallies = {name: Tally(test.name, test.domain) for name in asked}
@@ -106,8 +106,8 @@ def evaluate(
                 tally.add(answer, truth[start : start + len(batch)], model.classes, domains)
             start += len(batch)
             done += len(batch)
-            if progress is not None:
-                progress(Progress(done, total, done, None, time.monotonic() - began, "test"))
+            if tell is not None:
+                tell(done, total)
         for name, tally in tallies.items():
             found[name].append(tally)
     return found

@@ -8,10 +8,8 @@ import os
 import platform
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,10 @@ import torch
 
 import bpg
 from bpg.backbones.backbone import Backbone
-from bpg.data.check import Checked, check
-from bpg.data.domain import Domain, DomainStream, TestSet
-from bpg.data.folder import Found, limited
-from bpg.data.images import ImageSet
-from bpg.errors import ModelError, WrongUse
+from bpg.data.domain import Domain, DomainStream
+from bpg.errors import ModelError
 from bpg.experiments.evaluation import evaluate, ways_of
+from bpg.experiments.manifest import Data, identity_of
 from bpg.experiments.records import (
     ABOUT,
     CURVES,
@@ -46,58 +42,6 @@ from bpg.training import once
 
 Show = Callable[[Progress], None]
 Bar = Callable[[str], AbstractContextManager[Show]]
-
-
-@dataclass(frozen=True, slots=True)
-class Data:
-    """A stream whose images can all be read, and what is known of it."""
-
-    stream: DomainStream
-    manifest: dict[str, Any]  # JSON: counts, digests, what was left out; paths from the root
-
-
-def prepare(spec: Spec, found: Found, show: Show) -> Data:
-    """The stream of `spec` among the data `found`, every image checked."""
-    stream = found.stream(name=spec.name, order=spec.data.order)
-    sides = [(f"{domain.name}: training", domain.train, spec.data.per_class) for domain in stream.domains]
-    sides += [(f"{test.name}: test", test.images, spec.data.test_per_class) for test in stream.tests]
-    chosen = [(what, images if most is None else limited(images, most)) for what, images, most in sides]
-    checked = []
-    done, total, began = 0, sum(len(images) for _, images in chosen), time.monotonic()
-    for what, images in chosen:
-
-        def tell(now: int, _: int, before: int = done) -> None:
-            show(Progress(before + now, total, before + now, None, time.monotonic() - began, "check"))
-
-        result = check(images, strict=spec.data.strict, progress=tell)
-        if not result.images:
-            raise WrongUse(
-                f"no image of {what} can be read",
-                wanted="readable images",
-                came=f"{len(result.unreadable)} that are not, such as {result.unreadable[0].path}",
-                remedy="Mend the images, or leave the domain out of data.order.",
-            )
-        checked.append(result)
-        done += len(images)
-    count = len(stream.domains)
-    domains = tuple(Domain(d.name, c.images) for d, c in zip(stream.domains, checked[:count], strict=True))
-    tests = tuple(TestSet(c.images, t.domain, t.label) for t, c in zip(stream.tests, checked[count:], strict=True))
-    root = found.root if found.root.is_dir() else found.root.parent
-    manifest = {
-        "root": spec.data.root,
-        "layout": found.layout,
-        "classes": sorted({name for c in checked for name in _class_counts(c.images)}),
-        "domains": [
-            {"name": d.name, "train": _side(c, root), "test": any(t.domain == d.name for t in tests)}
-            for d, c in zip(domains, checked[:count], strict=True)
-        ],
-        "tests": [
-            {"name": t.name, "domain": t.domain, **_side(c, root), "samples": _samples(c.images, root)}
-            for t, c in zip(tests, checked[count:], strict=True)
-        ],
-        "left_out": found.left_out.sentences(found.root),
-    }
-    return Data(DomainStream(stream.name, domains, tests), manifest)
 
 
 def run_cell(
@@ -214,7 +158,7 @@ def _about(spec: Spec, cell: Cell, model: Learner, data: Data) -> dict[str, Any]
     }
     backbone = identity(model.backbone, model.weights)
     key = own | {
-        "data": [_key(side) for side in (*data.manifest["domains"], *data.manifest["tests"])],
+        "data": identity_of(data),
         "backbone": [backbone[part] for part in SAME],
     }
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
@@ -232,29 +176,3 @@ def _about(spec: Spec, cell: Cell, model: Learner, data: Data) -> dict[str, Any]
             "ranks": int(os.environ.get("WORLD_SIZE", "1")),
         },
     }
-
-
-def _key(side: dict[str, Any]) -> list[Any]:
-    return [side["name"], side.get("domain"), side.get("train", side)["sha256"]]
-
-
-def _side(checked: Checked, root: Path) -> dict[str, Any]:
-    unreadable = [{"path": _below(fault.path, root), "reason": fault.reason} for fault in checked.unreadable]
-    counts = _class_counts(checked.images)
-    return {"images": len(checked.images), "sha256": checked.sha256, "classes": counts, "unreadable": unreadable}
-
-
-def _class_counts(images: ImageSet) -> dict[str, int]:
-    return dict(sorted(Counter(images.classes[label] for label in images.labels).items()))
-
-
-def _samples(images: ImageSet, root: Path) -> dict[str, str]:
-    """An image of each class, for the report."""
-    first: dict[str, str] = {}
-    for path, label in zip(images.paths, images.labels, strict=True):
-        first.setdefault(images.classes[label], _below(path, root))
-    return dict(sorted(first.items())[:50])
-
-
-def _below(path: Path, root: Path) -> str:
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

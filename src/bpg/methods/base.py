@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
@@ -23,7 +22,7 @@ from bpg.data.images import ImageSet
 from bpg.data.transforms import Preprocessing
 from bpg.errors import ModelError, UnknownName, WeightsNotFound, WrongUse
 from bpg.methods.parts.identity import as_json, check_backbone, identity
-from bpg.progress import Progress
+from bpg.progress import Progress, counted
 from bpg.registry import METHODS
 from bpg.store import Learned, State, digest_of, load_state, method_of, save_state
 from bpg.training import Batched, Loss, Optimisation, Resume, fit, once
@@ -201,12 +200,7 @@ class Learner(Protocol):
 
     def survey(self, domain: Domain) -> Survey:
         """One pass over the domain's training images, with progress told."""
-        began = time.monotonic()
-
-        def tell(done: int, total: int) -> None:
-            if self.progress is not None:
-                self.progress(Progress(done, total, done, None, time.monotonic() - began, "survey"))
-
+        tell = counted(self.progress, "survey") if self.progress is not None else None
         return survey(self.backbone, domain.train, progress=tell)
 
     def resume(self, domain: Domain, *more: str | int) -> Resume | None:

@@ -1,0 +1,100 @@
+"""The data of a run: a stream whose images can all be read, and the manifest that says what it holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bpg.data.check import Checked, check
+from bpg.data.domain import Domain, DomainStream, TestSet
+from bpg.data.folder import Found, limited
+from bpg.data.images import ImageSet
+from bpg.errors import WrongUse
+from bpg.experiments.spec import Spec
+from bpg.progress import Progress, counted
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A stream whose images can all be read, and what is known of it."""
+
+    stream: DomainStream
+    manifest: dict[str, Any]  # JSON: counts, digests, what was left out; paths from the root
+
+
+def prepare(spec: Spec, found: Found, show: Callable[[Progress], None]) -> Data:
+    """The stream of `spec` among the data `found`, every image checked."""
+    stream = found.stream(name=spec.name, order=spec.data.order)
+    sides = [(f"{domain.name}: training", domain.train, spec.data.per_class) for domain in stream.domains]
+    sides += [(f"{test.name}: test", test.images, spec.data.test_per_class) for test in stream.tests]
+    chosen = [(what, images if most is None else limited(images, most)) for what, images, most in sides]
+    checked = []
+    done, total, tell = 0, sum(len(images) for _, images in chosen), counted(show, "check")
+    for what, images in chosen:
+
+        def go_on(now: int, _: int, before: int = done) -> None:
+            tell(before + now, total)
+
+        result = check(images, strict=spec.data.strict, progress=go_on)
+        if not result.images:
+            raise WrongUse(
+                f"no image of {what} can be read",
+                wanted="readable images",
+                came=f"{len(result.unreadable)} that are not, such as {result.unreadable[0].path}",
+                remedy="Mend the images, or leave the domain out of data.order.",
+            )
+        checked.append(result)
+        done += len(images)
+    count = len(stream.domains)
+    domains = tuple(Domain(d.name, c.images) for d, c in zip(stream.domains, checked[:count], strict=True))
+    tests = tuple(TestSet(c.images, t.domain, t.label) for t, c in zip(stream.tests, checked[count:], strict=True))
+    root = found.root if found.root.is_dir() else found.root.parent
+    manifest = {
+        "root": spec.data.root,
+        "layout": found.layout,
+        "classes": sorted({name for c in checked for name in _class_counts(c.images)}),
+        "domains": [
+            {"name": d.name, "train": _side(c, root), "test": any(t.domain == d.name for t in tests)}
+            for d, c in zip(domains, checked[:count], strict=True)
+        ],
+        "tests": [
+            {"name": t.name, "domain": t.domain, **_side(c, root), "samples": _samples(c.images, root)}
+            for t, c in zip(tests, checked[count:], strict=True)
+        ],
+        "left_out": found.left_out.sentences(found.root),
+    }
+    return Data(DomainStream(stream.name, domains, tests), manifest)
+
+
+def identity_of(data: Data) -> list[Any]:
+    """What a result depends on of its data: the sets in their order, by content."""
+    return [_key(side) for side in (*data.manifest["domains"], *data.manifest["tests"])]
+
+
+def _key(side: dict[str, Any]) -> list[Any]:
+    return [side["name"], side.get("domain"), side.get("train", side)["sha256"]]
+
+
+def _side(checked: Checked, root: Path) -> dict[str, Any]:
+    unreadable = [{"path": _below(fault.path, root), "reason": fault.reason} for fault in checked.unreadable]
+    counts = _class_counts(checked.images)
+    return {"images": len(checked.images), "sha256": checked.sha256, "classes": counts, "unreadable": unreadable}
+
+
+def _class_counts(images: ImageSet) -> dict[str, int]:
+    return dict(sorted(Counter(images.classes[label] for label in images.labels).items()))
+
+
+def _samples(images: ImageSet, root: Path) -> dict[str, str]:
+    """An image of each class, for the report."""
+    first: dict[str, str] = {}
+    for path, label in zip(images.paths, images.labels, strict=True):
+        first.setdefault(images.classes[label], _below(path, root))
+    return dict(sorted(first.items())[:50])
+
+
+def _below(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

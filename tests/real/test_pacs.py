@@ -15,13 +15,15 @@ from bpg.metrics import average_accuracy, forgetting
 from tests.command import document, done, model_files
 from tests.conftest import ROOT
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]  # about ten minutes
+pytestmark = [pytest.mark.real, pytest.mark.slow]  # about twelve minutes on two cores
 
-# Two fifths of the training images and half of the test images; smaller batches and more epochs make up for the steps.
+# Two fifths of the training images and half of the test images of three domains, in smaller batches and more epochs.
+# Photos are left out: the backbone was trained on photos, and a probe of them has nothing left to gain.
 SUBSET = (
+    "--set", "data.order=['art_painting', 'cartoon', 'sketch']",
     "--set", "data.per_class=40", "--set", "data.test_per_class=18",
-    "--set", "methods.bpg.optimisation.batch_size=16", "--set", "methods.bpg.optimisation.epochs=10",
-    "--set", "methods.finetune.optimisation.batch_size=16",
+    "--set", "methods.bpg.optimisation.batch_size=16", "--set", "methods.bpg.optimisation.epochs=8",
+    "--set", "methods.finetune.optimisation.batch_size=8", "--set", "methods.finetune.optimisation.lr=2e-3",
 )  # fmt: skip
 
 
@@ -65,7 +67,7 @@ def test_forget_and_merge_by_verb_are_what_python_promises(
     runs: dict[str, Run], deit_tiny_file: Path, tmp_path: Path
 ) -> None:
     whole = runs["bpg"].folder / "model"
-    for name, gone in (("drawn", ("art_painting", "photo")), ("seen", ("cartoon", "sketch"))):
+    for name, gone in (("drawn", ("art_painting",)), ("painted", ("cartoon", "sketch"))):
         shutil.copytree(whole, tmp_path / name)
         model = BPG.load(whole, backbone=str(deit_tiny_file))
         for domain in gone:
@@ -73,5 +75,5 @@ def test_forget_and_merge_by_verb_are_what_python_promises(
             model.forget(domain)
         model.save(tmp_path / f"{name} in python")
         assert model_files(tmp_path / name) == model_files(tmp_path / f"{name} in python")
-    document("merge", tmp_path / "both", tmp_path / "seen", tmp_path / "drawn")
+    document("merge", tmp_path / "both", tmp_path / "painted", tmp_path / "drawn")
     assert model_files(tmp_path / "both") == model_files(whole)

@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= auto
+NO_INDEX = echo "error: pip could not install what bpg needs; its last lines say why. Without a network, point pip at a folder of wheels (PIP_FIND_LINKS=..., PIP_NO_INDEX=1). What is installed stays; the same command goes on." >&2; exit 1
 
-.PHONY: setup demo test test-slow test-real bench lint build clean
+.PHONY: setup demo test test-slow test-real bench lint build clean emoji
 
 setup: .venv/ready-dev
 
@@ -12,19 +13,19 @@ setup: .venv/ready-dev
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("bpg needs Python 3.11 or later, this is " + sys.version.split()[0] + ": make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP) --editable .
+	$(PIP) --editable . || { $(NO_INDEX); }
 	touch $@
 
 # What a developer has besides: test tools, linters, and the code bases that ours is compared with.
 .venv/ready-dev: .venv/ready
-	$(PIP) --editable '.[dev]'
+	$(PIP) --editable '.[dev]' || { $(NO_INDEX); }
 	touch $@
 
 demo: .venv/ready
 	$(BIN)/python examples/quickstart.py
 
 test: .venv/ready-dev lint
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m 'not slow' --doctest-modules src tests
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m 'not slow' --doctest-modules src tests
 
 test-slow: .venv/ready-dev
 	$(BIN)/python -m pytest -m "slow and not real"
@@ -35,6 +36,13 @@ test-real: .venv/ready-dev
 bench: .venv/ready-dev
 	$(BIN)/python -m benchmarks.backbone
 	$(BIN)/python -m benchmarks.training
+
+# What made the data that ships: see tools/emoji.py.
+WORK ?= $(HOME)/.cache/bpg-build
+
+emoji: .venv/ready
+	$(PIP) --requirement tools/requirements.txt
+	$(BIN)/python -m tools.emoji $(WORK)
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check .

@@ -49,7 +49,9 @@ def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progr
         TimeRemainingColumn(),
     )
     hidden = quiet or not sys.stderr.isatty()
-    with Bars(*columns, console=Console(file=sys.stderr), disable=hidden, transient=True) as bars:
+    # What is printed beside a bar stays on stdout: to redirect it would send it to the bar's own stream.
+    console = Console(file=sys.stderr)
+    with Bars(*columns, console=console, disable=hidden, transient=True, redirect_stdout=False) as bars:
         tasks: dict[str, TaskID] = {}
 
         def show(now: Progress) -> None:

@@ -70,4 +70,8 @@ METHODS = Registry(
 )
 ROUTERS = Registry("router", "bpg.routers", {"soft": "bpg.routing:confidences", "hard": "bpg.routing:hard"})
 BACKBONES = Registry("backbone", "bpg.backbones", {})
-DATASETS = Registry("data set", "bpg.datasets", {})
+DATASETS = Registry(
+    "benchmark",
+    "bpg.datasets",
+    {"emoji": "bpg.data.emoji:EMOJI", "emoji-unseen": "bpg.data.emoji:UNSEEN_STYLES"},
+)

@@ -226,7 +226,10 @@ def _save(
     notes["sha256"] = _digest(tensors)
     resume.file.parent.mkdir(parents=True, exist_ok=True)
     part = resume.file.with_name(f"{resume.file.name}.{os.getpid()}.part")
-    save_file(tensors, part, metadata=notes)
+    try:
+        save_file(tensors, part, metadata=notes)
+    except SafetensorError as error:  # which hides what the system said
+        raise OSError(f"cannot write {part}: {error}") from error
     part.replace(resume.file)
 
 

@@ -15,6 +15,9 @@ NEEDED = {
     "bpg/backbones/catalogue.toml",
     "bpg/backbones/clip_merges.u16.gz",
     "bpg/backbones/clip_merges.LICENSE",
+    "bpg/shipped/emoji/images.zip",
+    "bpg/shipped/emoji/manifest.json",
+    "bpg/shipped/emoji/README.md",
 }
 
 
@@ -29,9 +32,9 @@ def test_the_wheel_builds_and_installs(tmp_path: Path) -> None:
         names = set(archive.namelist())
         metadata = archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
     assert names >= NEEDED
-    assert not [name for name in names if name.startswith(("tests", "docs", "benchmarks"))]
-    assert "License-Expression: Apache-2.0 AND MIT" in metadata
-    assert len([name for name in names if ".dist-info/licenses/" in name]) == 2
+    assert not [name for name in names if name.startswith(("tests", "docs", "benchmarks", "tools"))]
+    assert "License-Expression: Apache-2.0 AND MIT AND CC-BY-4.0 AND CC-BY-SA-4.0" in metadata
+    assert len([name for name in names if ".dist-info/licenses/" in name]) == 6
 
     installed = tmp_path / "installed"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(installed), str(wheel)]
@@ -39,9 +42,10 @@ def test_the_wheel_builds_and_installs(tmp_path: Path) -> None:
     script = (
         f"import sys; sys.path.insert(0, {str(installed)!r}); import bpg;"
         "from bpg.backbones.tokenizer import tokenize; from bpg.backbones.catalogue import catalogue;"
-        "print(bpg.__file__, len(catalogue()), int(tokenize(['dog'])[0, 1]))"
+        "from bpg.data.emoji import EMOJI; styles = EMOJI.read(None).domains;"
+        "print(bpg.__file__, len(catalogue()), int(tokenize(['dog'])[0, 1]), len(styles))"
     )
     found = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
-    where, names_known, dog = found.stdout.split()
+    where, names_known, dog, styles = found.stdout.split()
     assert Path(where).is_relative_to(installed)
-    assert (int(names_known) >= 30, dog) == (True, "1929")
+    assert (int(names_known) >= 30, dog, styles) == (True, "1929", "6")

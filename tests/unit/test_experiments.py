@@ -17,7 +17,7 @@ import pytest
 from bpg.data.folder import read_folder
 from bpg.errors import ImageError, ModelError, SettingsError, WrongUse
 from bpg.experiments.evaluation import evaluate, ways_of
-from bpg.experiments.manifest import prepare
+from bpg.experiments.manifest import find, prepare
 from bpg.experiments.records import append_line, read_run, read_runs
 from bpg.experiments.runner import run_cell
 from bpg.experiments.spec import Spec, cells, data_root, read_spec
@@ -26,7 +26,7 @@ from bpg.progress import Progress
 from bpg.report.contents import contents, stuck_at_chance
 from bpg.report.html import html
 from bpg.report.markdown import markdown
-from bpg.report.pictures import pictures
+from bpg.report.pictures import look_at
 from bpg.store import digest_of
 from tests.toy import toy_backbone, toy_folder
 
@@ -67,7 +67,7 @@ def spec_in(folder: Path, *changes: str, text: str = CONFIG) -> Spec:
 
 
 def run_all(spec: Spec, out: Path) -> list[Any]:
-    data = prepare(spec, read_folder(data_root(spec.data.root)), ignore)
+    data = prepare(spec, find(spec.data), ignore)
     backbone = toy_backbone()
     return [run_cell(spec, cell, backbone, data, out, bar=silent) for cell in cells(spec)]
 
@@ -290,10 +290,13 @@ class Checker(HTMLParser):
 
 def test_a_report_says_all_there_is_to_say(ran: tuple[Path, Spec]) -> None:
     runs = read_runs([ran[0] / "out"])
-    page = contents(runs, pictures(runs[0], ran[0] / "data"))
+    page = contents(runs, look_at(ran[0] / "data"))
     text = markdown(page)
-    for part in ("Results", "Soft, hard, oracle", "Capacity plan of bpg", "Accuracy matrices", "Domain confusion",
-                 "Experts per image", "Accuracy by class", "Training curves", "What ran on what"):  # fmt: skip
+    for part in (
+        "Results", "Soft, hard, oracle", "Capacity plan of bpg", "Accuracy matrices", "What is kept", "Some answers",
+        "Where the domains lie", "Domain confusion", "Experts per image", "Accuracy by class", "Training curves",
+        "What ran on what",
+    ):  # fmt: skip
         assert f"## {part}" in text
     bpg_runs = [run for run in runs if run.label == "bpg"]
     reached = [average_accuracy(run.counts("soft")) for run in bpg_runs]
@@ -306,7 +309,7 @@ def test_a_report_says_all_there_is_to_say(ran: tuple[Path, Spec]) -> None:
     checker.feed(whole)
     assert checker.open == []
     assert all(address.startswith(("#", "data:image/jpeg;base64,")) for address in checker.addresses)
-    assert sum(address.startswith("data:") for address in checker.addresses) == 6
+    assert sum(address.startswith("data:") for address in checker.addresses) == 6 + 12  # of each class; answers
     assert "polyline" in whole
     assert not re.search(r"https?:|@import|url\(", whole)
     assert str(ran[0]) not in whole
@@ -346,3 +349,25 @@ def test_chance_is_a_constant_answer_and_some_luck(ran: tuple[Path, Spec]) -> No
     runs = {(run.label, run.seed): run for run in read_runs([ran[0] / "out"])}
     assert stuck_at_chance(runs["still", 0])
     assert stuck_at_chance(runs["bpg", 0]) == []
+
+
+def test_a_run_stopped_over_its_portrait_draws_it_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy_folder(tmp_path / "data", count=10)
+    spec = spec_in(tmp_path, "methods={bpg={rank=2, optimisation={epochs=1}}}", "seeds=[0]")
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bpg.experiments.runner.portrait", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run_all(spec, tmp_path / "out")
+    (unfinished,) = read_runs([tmp_path / "out"])
+    assert not unfinished.finished
+    (run,) = run_all(spec, tmp_path / "out")
+    assert run.finished
+    assert run.portrait is not None
+    assert len(run.portrait["answers"]) == 6
+    assert set(run.portrait["map"]["prototypes"]) == {"red", "blue"}

@@ -14,9 +14,10 @@ from bpg.registry import METHODS, ROUTERS, Registry
 PLUGIN = """
 import torch
 from bpg.backbones.backbone import Backbone
-from bpg.data.domain import DomainStream
+from bpg.data.benchmark import Benchmark
+from bpg.data.folder import read_folder
 from bpg.methods.bpg import BPG
-from tests.toy import toy_backbone, toy_stream
+from tests.toy import toy_backbone, toy_folder
 
 
 class Mine(BPG):
@@ -27,8 +28,12 @@ def backbone() -> Backbone:
     return toy_backbone()
 
 
-def data(root):
-    return toy_stream(root)
+def read(root):
+    toy_folder(root, count=6)
+    return read_folder(root)
+
+
+data = Benchmark("shapes", "drawn shapes", "CC0-1.0", "drawn when asked for", read, order=("red", "blue"))
 
 
 def nearest_two(distance):
@@ -58,7 +63,8 @@ import bpg
 from bpg.errors import PluginError
 from bpg.registry import BACKBONES, DATASETS, METHODS, ROUTERS
 assert {"mine", "bpg", "broken"} <= set(METHODS), list(METHODS)
-stream = DATASETS["shapes"](Path(sys.argv[1]))
+shapes = DATASETS["shapes"]
+stream = shapes.stream(shapes.read(Path(sys.argv[1]) / "shapes"))
 backbone = bpg.load_backbone("tiny")
 fast = {"epochs": 1, "batch_size": 8}
 model = METHODS["mine"](backbone, rank=2, optimisation=fast, router="nearest_two")

@@ -83,8 +83,26 @@ class Common:
         return choose_device(self.device)
 
 
+data = typer.Typer(name="data", help="The benchmarks: which there are, and whether one is whole.")
+app.add_typer(data)
+
+
 def verb(function: Callable[..., None]) -> Callable[..., None]:
-    """Register `function(common, ...)` as the verb of its name, with the common options after its own."""
+    """Register `function(common, ...)` as the verb of its name."""
+    return register(app, function.__name__)(function)
+
+
+def register(group: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a `function(common, ...)` as `name` in `group`, with the common options after its own."""
+
+    def registered(function: Callable[..., None]) -> Callable[..., None]:
+        group.command(name=name)(_with_common(function))
+        return function
+
+    return registered
+
+
+def _with_common(function: Callable[..., None]) -> Callable[..., None]:
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     hints = inspect.get_annotations(Common, eval_str=True)
     shared = [
@@ -100,8 +118,7 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
     keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     run.__signature__ = inspect.Signature(keyword + shared)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword + shared}
-    app.command(name=function.__name__)(run)
-    return function
+    return run
 
 
 def _version(asked: bool) -> None:

@@ -7,38 +7,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bpg.backbones.backbone import Backbone
 from bpg.backbones.weights import load_backbone
 from bpg.cli.app import Common
-from bpg.cli.images import check_place, open_folder
+from bpg.cli.images import check_place, tell_left_out
 from bpg.cli.tables import print_json, print_table
-from bpg.errors import WrongUse
-from bpg.experiments.manifest import prepare
+from bpg.experiments.manifest import find, prepare
 from bpg.experiments.records import Run, read_runs
 from bpg.experiments.runner import run_cell
-from bpg.experiments.spec import cells, data_root, read_spec
+from bpg.experiments.spec import Spec, cells, read_spec
 from bpg.metrics import average_accuracy, forgetting, mean_accuracy
-from bpg.report.blocks import Pictures
 from bpg.report.contents import contents
 from bpg.report.html import html
 from bpg.report.markdown import markdown
-from bpg.report.pictures import pictures
+from bpg.report.pictures import look_at
 
 
 def run_spec(common: Common, config: Path, out: Path, changes: list[str]) -> None:
     """Run what `config` says and print a row a run."""
     spec = read_spec(config, changes + ([f"seeds=[{common.seed}]"] if common.seed is not None else []))
     check_place(out, "runs")
-    device = common.use_machine()
-    found = open_folder(common, data_root(spec.data.root), name=None, test_share=spec.data.test_share)
-    b = spec.backbone
-    backbone = load_backbone(
-        b.source,
-        architecture=b.architecture,
-        image_size=b.image_size,
-        precision=b.precision,
-        revision=b.revision,
-        device=device,
-    )
+    found = find(spec.data)
+    tell_left_out(common, found)
+    backbone = backbone_of(spec, common.use_machine())
     with common.bar("images") as show:
         data = prepare(spec, found, show)
     for side in (*(domain["train"] for domain in data.manifest["domains"]), *data.manifest["tests"]):
@@ -63,6 +54,19 @@ def run_spec(common: Common, config: Path, out: Path, changes: list[str]) -> Non
     else:
         print_table(rows, columns=("label", "seed", "way", "A_T", "mean", "F_T"))
         common.say(f"bpg report {out / spec.name} makes a page of it.")
+
+
+def backbone_of(spec: Spec, device: Any) -> Backbone:
+    """The backbone that a spec names."""
+    b = spec.backbone
+    return load_backbone(
+        b.source,
+        architecture=b.architecture,
+        image_size=b.image_size,
+        precision=b.precision,
+        revision=b.revision,
+        device=device,
+    )
 
 
 def rows_of(run: Run) -> list[dict[str, Any]]:
@@ -91,8 +95,7 @@ def _defined(value: float) -> float | None:
 def write_report(common: Common, folders: Sequence[Path], out: Path | None, *, images: bool, data: Path | None) -> None:
     """Make report.md and report.html of the runs below `folders`."""
     runs = read_runs(folders)
-    shown, notes = _pictures(runs, data) if images else ([], [])
-    page = contents(runs, shown, notes)
+    page = contents(runs, look_at(data) if images else None)
     place = out or folders[0]
     place.mkdir(parents=True, exist_ok=True)
     files = {"markdown": place / "report.md", "html": place / "report.html"}
@@ -106,19 +109,3 @@ def write_report(common: Common, folders: Sequence[Path], out: Path | None, *, i
         common.say(f"note: {warning}")
     for file in files.values():
         print(file)
-
-
-def _pictures(runs: Sequence[Run], data: Path | None) -> tuple[list[Pictures], list[str]]:
-    """Pictures of every data set among the runs, and why some are not shown."""
-    found, notes = [], []
-    for name, run in {run.about["data"]["root"]: run for run in runs}.items():
-        try:
-            shown = pictures(run, data or data_root(name))
-        except WrongUse:
-            shown = []
-        found += shown
-        if not shown:
-            notes.append(
-                f"The images of {Path(name).name} are not shown: they are not found. --data says where they lie."
-            )
-    return found, notes

@@ -17,12 +17,17 @@ from bpg.progress import counted
 def open_folder(common: Common, path: Path, *, name: str | None, test_share: float) -> Found:
     """What `path` holds; what is left out of it is said."""
     found = read_folder(path, name=name, test_share=test_share)
+    tell_left_out(common, found)
+    return found
+
+
+def tell_left_out(common: Common, found: Found) -> None:
+    """Say what lies among the images and is none of them, and what cannot be learned from them."""
     for sentence in found.left_out.sentences(found.root):
         common.say(f"note: {sentence}")
     for domain, classes in found.untaught().items():
         some = f"{', '.join(classes[:5])}{' and more' if len(classes) > 5 else ''}"
         common.say(f"note: {len(classes)} classes of {domain} have no image to learn from, only ones held out: {some}")
-    return found
 
 
 def checked(common: Common, images: ImageSet, what: str, *, strict: bool) -> Checked:

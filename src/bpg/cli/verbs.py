@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bpg.cli.app import Common, verb
+from bpg.cli.app import Common, data, register, verb
 from bpg.data.folder import TEST_SHARE
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The model's folder.")]
@@ -346,6 +346,41 @@ def report(
     from bpg.cli.experiments import write_report
 
     write_report(common, runs, out, images=images, data=data)
+
+
+@register(data, "list")
+def list_benchmarks(common: Common) -> None:
+    """List the benchmarks that are known by name: what they are, how they are licensed, where to get them.
+
+    Examples:
+
+      bpg data list
+    """
+    from bpg.cli.data import print_benchmarks
+
+    print_benchmarks(common)
+
+
+@register(data, "verify")
+def verify_benchmark(
+    common: Common,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name that `bpg data list` tells.")],
+    root: Annotated[
+        Path | None, typer.Argument(metavar="ROOT", help="Where it lies; not needed for what ships with bpg.")
+    ] = None,
+) -> None:
+    """Count and hash a benchmark's images and hold them against what was published. Exits with 1 if they differ.
+
+    Examples:
+
+      bpg data verify emoji
+
+      bpg data verify emoji --json | python -m json.tool
+    """
+    from bpg.cli.data import print_verified
+
+    if not print_verified(common, name, root):
+        raise typer.Exit(1)
 
 
 @verb

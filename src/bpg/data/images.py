@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bpg.data.files import read
 from bpg.errors import ImageError, WrongUse
 
 
@@ -83,9 +83,7 @@ class ImageSet:
     def encoded(self, index: int) -> bytes:
         """The bytes of the image file at `index`."""
         try:
-            if not stat.S_ISREG(self.paths[index].stat().st_mode):  # to read from a pipe or a device may never end
-                raise OSError(0, "no regular file")
-            return self.paths[index].read_bytes()
+            return read(self.paths[index])
         except OSError as error:
             raise ImageError(
                 f"cannot open the image {self.paths[index]}",

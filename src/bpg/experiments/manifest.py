@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bpg.data.benchmark import Benchmark
 from bpg.data.check import Checked, check
 from bpg.data.domain import Domain, DomainStream, TestSet
-from bpg.data.folder import Found, limited
+from bpg.data.folder import Found, limited, read_folder
 from bpg.data.images import ImageSet
 from bpg.errors import WrongUse
-from bpg.experiments.spec import Spec
+from bpg.experiments.spec import DataSpec, Spec, data_root
 from bpg.progress import Progress, counted
+from bpg.registry import DATASETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +25,25 @@ class Data:
 
     stream: DomainStream
     manifest: dict[str, Any]  # JSON: counts, digests, what was left out; paths from the root
+    root: Path
+
+
+def find(data: DataSpec) -> Found:
+    """What there is of the images that `data` names."""
+    root = data_root(data.root) if data.root is not None else None
+    if data.benchmark is not None:
+        known: Benchmark = DATASETS[data.benchmark]
+        return known.read(root)
+    assert root is not None  # DataSpec has one or the other
+    return read_folder(root, test_share=data.test_share)
 
 
 def prepare(spec: Spec, found: Found, show: Callable[[Progress], None]) -> Data:
     """The stream of `spec` among the data `found`, every image checked."""
-    stream = found.stream(name=spec.name, order=spec.data.order)
+    if spec.data.benchmark is not None:
+        stream = DATASETS[spec.data.benchmark].stream(found, spec.data.order)
+    else:
+        stream = found.stream(name=spec.name, order=spec.data.order)
     sides = [(f"{domain.name}: training", domain.train, spec.data.per_class) for domain in stream.domains]
     sides += [(f"{test.name}: test", test.images, spec.data.test_per_class) for test in stream.tests]
     chosen = [(what, images if most is None else limited(images, most)) for what, images, most in sides]
@@ -51,9 +67,10 @@ def prepare(spec: Spec, found: Found, show: Callable[[Progress], None]) -> Data:
     count = len(stream.domains)
     domains = tuple(Domain(d.name, c.images) for d, c in zip(stream.domains, checked[:count], strict=True))
     tests = tuple(TestSet(c.images, t.domain, t.label) for t, c in zip(stream.tests, checked[count:], strict=True))
-    root = found.root if found.root.is_dir() else found.root.parent
+    root = _folder(found)
     manifest = {
         "root": spec.data.root,
+        "benchmark": spec.data.benchmark,
         "layout": found.layout,
         "classes": sorted({name for c in checked for name in _class_counts(c.images)}),
         "domains": [
@@ -66,7 +83,23 @@ def prepare(spec: Spec, found: Found, show: Callable[[Progress], None]) -> Data:
         ],
         "left_out": found.left_out.sentences(found.root),
     }
-    return Data(DomainStream(stream.name, domains, tests), manifest)
+    return Data(DomainStream(stream.name, domains, tests), manifest, root)
+
+
+def place_of(manifest: Mapping[str, Any]) -> Path:
+    """The folder that the paths in a manifest start from, if the data is still where it was."""
+    if manifest["root"] is not None:
+        return data_root(manifest["root"])
+    return _folder(DATASETS[manifest["benchmark"]].read(None))
+
+
+def data_name(manifest: Mapping[str, Any]) -> str:
+    """What to call the data of a manifest."""
+    return str(manifest.get("benchmark") or Path(manifest["root"]).name)
+
+
+def _folder(found: Found) -> Path:
+    return found.root if found.root.is_dir() else found.root.parent
 
 
 def identity_of(data: Data) -> list[Any]:

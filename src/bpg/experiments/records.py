@@ -5,6 +5,7 @@ RUNS/NAME/LABEL-seedN-DIGEST/
   records.jsonl   a line for each evaluation: counts by test set, class and likeliest domain; the domains' facts
   curves.jsonl    a line for each training step: domain, step, loss
   times.jsonl     a line for each piece of work: seconds and images
+  portrait.json   of a model that routes, when it is finished: some answers, and a map of its domains
   model/          the model; scratch/ while it learns
 """
 
@@ -23,6 +24,7 @@ from bpg.errors import ModelError, WrongUse
 from bpg.metrics import Counts
 
 ABOUT, RECORDS, CURVES, TIMES = "run.json", "records.jsonl", "curves.jsonl", "times.jsonl"
+PORTRAIT = "portrait.json"
 FORMAT = 1
 
 
@@ -93,6 +95,15 @@ class Run:
         for line in _lines(self.folder / CURVES):
             found.setdefault(line["domain"], {})[line["step"]] = line["loss"]
         return {domain: sorted(steps.items()) for domain, steps in found.items()}
+
+    @cached_property
+    def portrait(self) -> Mapping[str, Any] | None:
+        """Some answers and a map of the domains, where there are any."""
+        try:
+            found: Mapping[str, Any] = json.loads((self.folder / PORTRAIT).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found
 
     @cached_property
     def times(self) -> list[dict[str, Any]]:

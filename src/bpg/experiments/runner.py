@@ -21,10 +21,12 @@ from bpg.data.domain import Domain, DomainStream
 from bpg.errors import ModelError
 from bpg.experiments.evaluation import evaluate, ways_of
 from bpg.experiments.manifest import Data, identity_of
+from bpg.experiments.portrait import portrait
 from bpg.experiments.records import (
     ABOUT,
     CURVES,
     FORMAT,
+    PORTRAIT,
     RECORDS,
     TIMES,
     Run,
@@ -45,9 +47,20 @@ Bar = Callable[[str], AbstractContextManager[Show]]
 
 
 def run_cell(
-    spec: Spec, cell: Cell, backbone: Backbone, data: Data, out: Path, *, bar: Bar, checkpoint_seconds: float = 10.0
+    spec: Spec,
+    cell: Cell,
+    backbone: Backbone,
+    data: Data,
+    out: Path,
+    *,
+    bar: Bar,
+    after: Callable[[Run], None] | None = None,
+    checkpoint_seconds: float = 10.0,
 ) -> Run:
-    """Learn and test one domain after another, and leave the records in a directory below `out`."""
+    """Learn and test one domain after another, and leave the records in a directory below `out`.
+
+    `after` is told the run as it stands when a domain is learned and tested.
+    """
     model = cell.build(backbone, allow_new_classes=True, checkpoint_seconds=checkpoint_seconds)
     about = _about(spec, cell, model, data)
     folder = out / spec.name / f"{cell.label}-seed{cell.seed}-{about['digest'][:12]}"
@@ -82,7 +95,11 @@ def run_cell(
                 model.save(folder / "model", event=f"learned {domain.name}")
             if stage > len(records):
                 records.append(_test(spec, model, data.stream, stage, folder, show))
+                if stage == len(data.stream.domains):  # before the last record, which says that the run is finished
+                    once(lambda: _draw(model, data, folder), lambda: None)
                 once(lambda: write_lines(folder / RECORDS, records), lambda: None)
+        if after is not None:
+            after(read_run(folder))
     shutil.rmtree(folder / "scratch", ignore_errors=True)
     return read_run(folder)
 
@@ -118,6 +135,12 @@ def _test(spec: Spec, model: Learner, stream: DomainStream, stage: int, folder: 
         "stored_bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         "facts": {name: _brief(kept.facts) for name, kept in state.domains.items()},
     }
+
+
+def _draw(model: Learner, data: Data, folder: Path) -> None:
+    drawn = portrait(model, data.stream.tests, data.root)
+    if drawn is not None:
+        write_json(folder / PORTRAIT, drawn)
 
 
 def _brief(facts: Any) -> dict[str, Any]:

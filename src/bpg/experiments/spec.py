@@ -29,7 +29,8 @@ OPTIONS = ("router", "fusion")  # of a routable method: how it answers, no part 
 class DataSpec:
     """Which images, in which order of domains."""
 
-    root: str  # a folder in one of the known layouts; from here, or else from $BPG_DATA
+    root: str | None = None  # a folder in one of the known layouts; from here, or else from $BPG_DATA
+    benchmark: str | None = None  # or a known name (`bpg data list`); with a root unless it ships with the package
     order: Annotated[tuple[str, ...], Field(min_length=1)] | None = (
         None  # the domains to learn; all by name if not given
     )
@@ -37,6 +38,15 @@ class DataSpec:
     test_per_class: PositiveInt | None = None
     test_share: Annotated[float, Field(gt=0, lt=1)] = TEST_SHARE  # where the data has no split of its own
     strict: bool = False  # an unreadable image stops the run
+
+    def __post_init__(self) -> None:
+        if self.root is None and self.benchmark is None:
+            raise WrongUse(
+                "no data is named",
+                wanted="data.root, a folder of images, or data.benchmark, a known name",
+                came="neither",
+                remedy="`bpg data list` tells the names.",
+            )
 
 
 @settings

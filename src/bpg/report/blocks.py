@@ -30,10 +30,22 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """Lines over training steps, by name."""
+    """Lines by name, over a common scale from 0."""
 
     title: str
     lines: Mapping[str, Sequence[tuple[float, float]]]
+    what: str = "loss"  # up
+    over: str = "steps"  # across
+    top: float | None = None  # of the scale; the highest value if not given
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Points in a plane by name, and some that stand out."""
+
+    title: str
+    points: Mapping[str, Sequence[tuple[float, float]]]
+    marks: Mapping[str, Sequence[tuple[float, float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +64,27 @@ class Pictures:
     pictures: Sequence[Picture]
 
 
-Block = Table | Heat | Curves | Pictures
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A test image, what it shows, what was said, and who said so."""
+
+    picture: Picture | None
+    origin: str
+    true: str
+    label: str
+    probability: float
+    weights: Mapping[str, float]  # of the domains
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Test images with the weights of the domains as bars."""
+
+    title: str
+    answers: Sequence[Answer]
+
+
+Block = Table | Heat | Curves | Scatter | Pictures | Answers
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from bpg.config import flat_dict
+from bpg.experiments.manifest import data_name
 from bpg.experiments.records import Run
 from bpg.metrics import (
     Counts,
@@ -20,9 +21,25 @@ from bpg.metrics import (
     learning_accuracy,
     mean_accuracy,
 )
-from bpg.report.blocks import Block, Cell, Curves, Heat, Page, Pictures, Section, Table
+from bpg.registry import DATASETS
+from bpg.report.blocks import (
+    Answer,
+    Answers,
+    Block,
+    Cell,
+    Curves,
+    Heat,
+    Page,
+    Picture,
+    Pictures,
+    Scatter,
+    Section,
+    Table,
+)
+from bpg.report.pictures import Look
 
 MOST_CLASSES = 30  # beyond these, the hardest and the easiest are shown
+MOST_PICTURES = 12  # classes of a test set
 POINTS = 120  # of a training curve
 
 
@@ -53,8 +70,11 @@ class Group:
         return [_added(tests) for tests in zip(*(run.last(way) for run in self.runs), strict=True)]
 
 
-def contents(runs: Sequence[Run], pictures: Sequence[Pictures] = (), notes: Sequence[str] = ()) -> Page:
-    """The report of `runs`. What cannot be compared stands in parts of its own."""
+def contents(runs: Sequence[Run], look: Look | None = None) -> Page:
+    """The report of `runs`. What cannot be compared stands in parts of its own.
+
+    `look` gives the pictures of the data set; without it there are none.
+    """
     parts: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         parts[_protocol(run)].append(run)
@@ -63,14 +83,14 @@ def contents(runs: Sequence[Run], pictures: Sequence[Pictures] = (), notes: Sequ
         if len(parts) > 1:
             text = "Other data, backbone or protocol than the other parts: not to be compared with them."
             sections.append(Section(f"Part {number} of {len(parts)}", [text]))
-        sections += _part(members)
-    if pictures or notes:
-        sections.append(Section("The images", list(notes), list(pictures)))
+        sections += _part(members, look)
+    if look is not None:
+        sections.insert(1, _images(runs, look))
     names = sorted({str(run.about["experiment"]) for run in runs})
     return Page(f"bpg: {', '.join(names)}", sections)
 
 
-def _part(runs: Sequence[Run]) -> list[Section]:
+def _part(runs: Sequence[Run], look: Look | None) -> list[Section]:
     finished = groups([run for run in runs if run.finished])
     routable = [group for group in finished if "oracle" in group.ways]
     sections = [_summary(runs, finished)]
@@ -78,7 +98,9 @@ def _part(runs: Sequence[Run]) -> list[Section]:
         sections.append(_routing(routable))
     sections += [section for group in finished if (section := _capacity(group)) is not None]
     sections.append(Section("Accuracy matrices", [MATRIX], [b for group in finished for b in _matrices(group)]))
+    sections.append(_kept(finished))
     if routable:
+        sections += _portraits(routable, look)
         text = "Which domain the router holds likeliest, of the test images of each, after the last domain."
         sections.append(Section("Domain confusion", [text], [_confusion(group) for group in routable]))
         text = "How many experts spoke for an image, in percent of the test images, after the last domain."
@@ -217,14 +239,88 @@ def _matrices(group: Group) -> list[Block]:
     ways = [way for way in group.ways if way != "oracle"]
     found: list[Block] = []
     for way in ways:
-        grids = [run.counts(way).accuracies for run in group.runs]
-        mean = [
-            [_mean([float(grid[i, j]) for grid in grids]) for j in range(grids[0].shape[1])]
-            for i in range(len(grids[0]))
-        ]
         title = f"{group.name}, {way}" if len(ways) > 1 else group.name
-        found.append(Heat(title, "after ↓ on →", group.first.order, group.first.tests, mean))
+        found.append(Heat(title, "after ↓ on →", group.first.order, group.first.tests, _grid(group, way)))
     return found
+
+
+def _grid(group: Group, way: str) -> list[list[float | None]]:
+    """The accuracy matrix, the mean over seeds."""
+    grids = [run.counts(way).accuracies for run in group.runs]
+    return [
+        [_mean([float(grid[i, j]) for grid in grids]) for j in range(grids[0].shape[1])] for i in range(len(grids[0]))
+    ]
+
+
+def _kept(finished: Sequence[Group]) -> Section:
+    """What becomes of old domains as new ones are learned."""
+    first = finished[0].first if finished else None
+    if first is None or not first.of_domains or len(first.order) < 2:
+        return Section("What is kept")
+    oldest, old = {}, {}
+    for group in finished:
+        grid = _grid(group, group.own)
+        oldest[group.name] = [(stage, row[0]) for stage, row in enumerate(grid, start=1)]
+        old[group.name] = [(stage, _mean(row[: stage - 1])) for stage, row in enumerate(grid, start=1) if stage > 1]
+    text = [f"In percent of the test images, by the number of domains learned: {', '.join(first.order)}."]
+    titles = {f"{first.order[0]}, learned first": oldest, "all domains learned before the newest": old}
+    return Section(
+        "What is kept", text, [Curves(t, _defined(lines), "right", "domains", 100) for t, lines in titles.items()]
+    )
+
+
+def _defined(lines: Mapping[str, Sequence[tuple[int, float | None]]]) -> dict[str, list[tuple[float, float]]]:
+    known = {name: [(float(x), y) for x, y in points if y is not None] for name, points in lines.items()}
+    return {name: points for name, points in known.items() if points}
+
+
+def _portraits(routable: Sequence[Group], look: Look | None) -> list[Section]:
+    """Some answers, and where the domains lie, of the first seed of each method."""
+    answers: list[Block] = []
+    maps: list[Block] = []
+    for group in routable:
+        drawn = group.first.portrait
+        if drawn is None:
+            continue
+        shown = [_answer(group.first, answer, look) for answer in drawn["answers"]]
+        answers.append(Answers(group.name, shown))
+        points, marks = (
+            {name: [(x, y) for x, y in pairs] for name, pairs in drawn["map"][kind].items()}
+            for kind in ("points", "prototypes")
+        )
+        maps.append(Scatter(group.name, points, marks))
+    said = "Test images whose domain nobody told. Bars: the weight of each domain's expert; who has none was silent."
+    where = (
+        "Frozen features of test images, in the plane in which the domains' centres lie furthest apart. Rings: the "
+        "prototypes that an image's distance to a domain is measured from."
+    )
+    return [Section("Some answers", [said], answers), Section("Where the domains lie", [where], maps)]
+
+
+def _answer(run: Run, answer: Mapping[str, Any], look: Look | None) -> Answer:
+    address = look(run, answer["path"]) if look is not None else None
+    picture = Picture(answer["true"], address) if address is not None else None
+    said = (answer[key] for key in ("test", "true", "label", "probability", "weights"))
+    return Answer(picture, *said)
+
+
+def _images(runs: Sequence[Run], look: Look) -> Section:
+    """An image of each class of each test set, and whose images are gone."""
+    notes, blocks = [], []
+    for run in {(run.about["data"]["root"], data_name(run.about["data"])): run for run in runs}.values():
+        found = []
+        for test in run.about["data"]["tests"]:
+            samples = list(test["samples"].items())[:MOST_PICTURES]
+            shown = [Picture(label, address) for label, path in samples if (address := look(run, path)) is not None]
+            if shown:
+                found.append(Pictures(test["name"], shown))
+        blocks += found
+        name = data_name(run.about["data"])
+        if not found:
+            notes.append(f"The images of {name} are not shown: they are not found. --data says where they lie.")
+        elif run.about["data"].get("benchmark") in DATASETS and DATASETS[name].credit:
+            notes.append(DATASETS[name].credit)
+    return Section("The images", notes, blocks)
 
 
 def _confusion(group: Group) -> Heat:
@@ -360,8 +456,9 @@ def spread(values: Sequence[float]) -> Cell:
     return f"{fmean(values):.2f} ± {stdev(values):.2f}"
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return None if any(math.isnan(value) for value in values) else fmean(values)
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    return fmean(known) if known and len(known) == len(values) else None
 
 
 def _added(tests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

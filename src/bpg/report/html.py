@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
-from bpg.report.blocks import Block, Cell, Curves, Heat, Page, Pictures, Section, Table, shown
+from bpg.report.blocks import Answers, Block, Cell, Curves, Heat, Page, Pictures, Scatter, Section, Table, shown
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 640, 220, 44, 24  # of a chart, in its own units
+MAP_HEIGHT = 420
+FEW = 20  # points of a line that are shown each by itself
 COLOURS = ("#2563eb", "#d97706", "#059669", "#db2777", "#7c3aed", "#64748b", "#0891b2", "#ca8a04", "#dc2626", "#4d7c0f")
 
 
@@ -44,6 +46,10 @@ def _block(block: Block) -> str:
         return _heat(block)
     if isinstance(block, Curves):
         return _curves(block)
+    if isinstance(block, Scatter):
+        return _scatter(block)
+    if isinstance(block, Answers):
+        return _answers(block)
     assert isinstance(block, Pictures)
     figures = "".join(
         f'<figure><img src="{escape(p.source)}" alt="{escape(p.caption)}"><figcaption>{escape(p.caption)}</figcaption>'
@@ -91,29 +97,88 @@ def _heat_cell(value: float | None) -> str:
 def _curves(block: Curves) -> str:
     """Lines over a common scale from 0, with a legend in words."""
     across = max((x for points in block.lines.values() for x, _ in points), default=1.0) or 1.0
-    up = max((y for points in block.lines.values() for _, y in points), default=1.0) or 1.0
+    up = block.top or max((y for points in block.lines.values() for _, y in points), default=1.0) or 1.0
 
     def place(x: float, y: float) -> str:
         return f"{LEFT + (WIDTH - LEFT - 8) * x / across:.1f},{8 + (HEIGHT - BOTTOM - 8) * (1 - y / up):.1f}"
 
     lines = "".join(
-        f'<polyline fill="none" stroke="{COLOURS[i % len(COLOURS)]}" stroke-width="1.8" '
+        f'<polyline fill="none" stroke="{_colour(i)}" stroke-width="1.8" '
         f'points="{" ".join(place(x, y) for x, y in points)}"/>'
         for i, points in enumerate(block.lines.values())
+    )
+    lines += "".join(
+        f'<circle cx="{at[0]}" cy="{at[1]}" r="3" fill="{_colour(i)}"/>'
+        for i, points in enumerate(block.lines.values())
+        for x, y in (points if len(points) <= FEW else ())
+        if (at := place(x, y).split(","))
     )
     floor, right = HEIGHT - BOTTOM, WIDTH - 8
     frame = (
         f'<path d="M{LEFT} 8V{floor}H{right}" fill="none" stroke="currentColor" stroke-opacity=".4"/>'
-        f'<text x="{LEFT - 6}" y="14" text-anchor="end">{up:.2g}</text>'
+        f'<text x="{LEFT - 6}" y="14" text-anchor="end">{up:.3g}</text>'
         f'<text x="{LEFT - 6}" y="{floor}" text-anchor="end">0</text>'
-        f'<text x="{right}" y="{HEIGHT - 6}" text-anchor="end">{across:.0f} steps</text>'
-    )
-    legend = "".join(
-        f'<li><span style="background:{COLOURS[i % len(COLOURS)]}"></span>{escape(name)}</li>'
-        for i, name in enumerate(block.lines)
+        f'<text x="{right}" y="{HEIGHT - 6}" text-anchor="end">{across:.0f} {escape(block.over)}</text>'
     )
     title = escape(block.title)
     return (
-        f'<h3>{title}</h3><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="training loss of {title}">'
-        f'{frame}{lines}</svg><ul class="legend">{legend}</ul>'
+        f'<h3>{title}</h3><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(block.what)}: {title}">'
+        f"{frame}{lines}</svg>{_legend(block.lines)}"
     )
+
+
+def _legend(names: Iterable[str]) -> str:
+    entries = "".join(
+        f'<li><span style="background:{_colour(place)}"></span>{escape(name)}</li>' for place, name in enumerate(names)
+    )
+    return f'<ul class="legend">{entries}</ul>'
+
+
+def _colour(place: int) -> str:
+    return COLOURS[place % len(COLOURS)]
+
+
+def _scatter(block: Scatter) -> str:
+    """Points and rings on a plane of equal scales."""
+    names = sorted({*block.points, *block.marks})  # as in the cards, so that a domain has one colour
+    every = [point for pairs in (*block.points.values(), *block.marks.values()) for point in pairs]
+    (left, right), (low, high) = ((min(axis), max(axis)) for axis in zip(*every, strict=True))
+    scale = min((WIDTH - 24) / (right - left or 1), (MAP_HEIGHT - 24) / (high - low or 1))
+
+    def place(x: float, y: float) -> str:
+        across = WIDTH / 2 + scale * (x - (left + right) / 2)
+        return f'cx="{across:.1f}" cy="{MAP_HEIGHT / 2 - scale * (y - (low + high) / 2):.1f}"'
+
+    parts = []
+    for number, name in enumerate(names):
+        dots = "".join(f'<circle {place(x, y)} r="3"/>' for x, y in block.points.get(name, ()))
+        parts.append(f'<g fill="{_colour(number)}" fill-opacity=".45">{dots}</g>')
+    for number, name in enumerate(names):
+        rings = "".join(f'<circle {place(x, y)} r="7"/>' for x, y in block.marks.get(name, ()))
+        parts.append(f'<g fill="{_colour(number)}" stroke="currentColor" stroke-width="2">{rings}</g>')
+    return (
+        f'<h3>{escape(block.title)}</h3><svg viewBox="0 0 {WIDTH} {MAP_HEIGHT}" role="img" '
+        f'aria-label="map of the domains: {escape(block.title)}">{"".join(parts)}</svg>{_legend(names)}'
+    )
+
+
+def _answers(block: Answers) -> str:
+    """A card an image, with a bar for each domain that spoke."""
+    names = sorted({name for answer in block.answers for name in answer.weights})
+    cards = []
+    for answer in block.answers:
+        right = answer.label == answer.true
+        verdict = f"{escape(answer.label)}, {answer.probability:.0%} sure"
+        truth = "" if right else f' <span class="off">shows: {escape(answer.true)}</span>'
+        bars = "".join(
+            f'<div class="bar"><span>{escape(name)}</span><i style="width:{100 * answer.weights[name]:.0f}%;'
+            f'background:{_colour(names.index(name))}"></i><b>{answer.weights[name]:.2f}</b></div>'
+            for name in names
+            if answer.weights.get(name)
+        )
+        image = f'<img src="{escape(answer.picture.source)}" alt="{escape(answer.true)}">' if answer.picture else ""
+        cards.append(
+            f'<div class="card">{image}<div><p><strong>{verdict}</strong>{truth}</p><p>from {escape(answer.origin)}</p>'
+            f"{bars}</div></div>"
+        )
+    return f'<h3>{escape(block.title)}</h3><div class="cards">{"".join(cards)}</div>'

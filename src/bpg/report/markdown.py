@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bpg.report.blocks import Block, Cell, Curves, Heat, Page, Pictures, Section, Table, shown
+from bpg.report.blocks import Answers, Block, Cell, Curves, Heat, Page, Section, Table, shown
 
 BARS = "▁▂▃▄▅▆▇█"
 LINE = 24  # characters of a curve
 
 
 def markdown(page: Page) -> str:
-    """`page` as Markdown. Curves are small lines of bars; pictures are left to the HTML page."""
+    """`page` as Markdown. Curves are small lines of bars; pictures and maps are left to the HTML page."""
     return "\n".join(
         [f"# {_escaped(page.title)}", "", *(line for section in page.sections for line in _section(section))]
     )
@@ -36,14 +36,31 @@ def _block(block: Block) -> list[str]:
         rows = [[name, *_percents(values)] for name, values in zip(block.rows, block.values, strict=True)]
         return [f"**{_escaped(block.title)}**", "", *_table([block.corner, *block.columns], rows), ""]
     if isinstance(block, Curves):
-        rows = [
-            [name, _bars([y for _, y in points]), f"{points[0][1]:.3f}", f"{points[-1][1]:.3f}", f"{points[-1][0]:.0f}"]
-            for name, points in block.lines.items()
-        ]
-        head = ["domain", "loss", "first", "last", "steps"]
+        digits = 1 if block.top else 3
+        rows = []
+        for name, points in block.lines.items():
+            values = [y for _, y in points]
+            ends = [f"{value:.{digits}f}" for value in (values[0], values[-1])]
+            rows.append([name, _bars(values, block.top), *ends, f"{points[-1][0]:.0f}"])
+        head = ["", block.what, "first", "last", block.over]
         return [f"**{_escaped(block.title)}**", "", *_table(head, rows), ""]
-    assert isinstance(block, Pictures)
-    return []
+    if isinstance(block, Answers):
+        names = sorted({name for answer in block.answers for name in answer.weights})
+        told: list[list[Cell]] = [
+            [a.origin, a.true, a.label, 100 * a.probability, *(_weight(a.weights.get(name)) for name in names)]
+            for a in block.answers
+        ]
+        return [
+            f"**{_escaped(block.title)}**",
+            "",
+            *_table(["from", "shows", "said", "sure, %", *names], told),
+            "",
+        ]
+    return []  # pictures and points are for the eye
+
+
+def _weight(weight: float | None) -> str:
+    return f"{weight:.2f}" if weight else ""
 
 
 def _percents(values: Sequence[float | None]) -> list[str]:
@@ -64,10 +81,10 @@ def _is_number(cell: Cell) -> bool:
     return isinstance(cell, str) and (not cell or cell[0].isdigit() or cell[0] == "-")
 
 
-def _bars(values: Sequence[float]) -> str:
+def _bars(values: Sequence[float], top: float | None) -> str:
     size = max(1, -(-len(values) // LINE))
     means = [sum(piece) / len(piece) for i in range(0, len(values), size) if (piece := values[i : i + size])]
-    top = max(means) or 1.0
+    top = top or max(means) or 1.0
     return "".join(BARS[min(len(BARS) - 1, max(0, int(len(BARS) * value / top)))] for value in means)
 
 

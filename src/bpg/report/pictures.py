@@ -4,32 +4,39 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 from PIL import Image
 
 from bpg.data.decode import decode
+from bpg.data.files import read
 from bpg.errors import BPGError
+from bpg.experiments.manifest import place_of
 from bpg.experiments.records import Run
-from bpg.report.blocks import Picture, Pictures
 
-SIDE, MOST = 96, 10  # pixels; classes a domain
+SIDE = 72  # pixels
+Look = Callable[[Run, str], str | None]
 
 
-def pictures(run: Run, root: Path) -> list[Pictures]:
-    """An image of each class of each test set of `run`, whose data lies at `root`; those that are gone are left out."""
-    found = []
-    for test in run.about["data"]["tests"]:
-        shown = []
-        for name, path in list(test["samples"].items())[:MOST]:
-            try:
-                pixels = decode((root / path).read_bytes(), where=path)
-            except (OSError, BPGError):
-                continue
-            shown.append(Picture(name, _address(Image.fromarray(pixels.permute(1, 2, 0).numpy()))))
-        if shown:
-            found.append(Pictures(test["name"], shown))
-    return found
+def look_at(data: Path | None = None) -> Look:
+    """A function from a run and a path in its data to a data address; None where the image is gone.
+
+    The data lies where the run says, or at `data`.
+    """
+
+    places: dict[Path, Path] = {}
+
+    def look(run: Run, path: str) -> str | None:
+        try:
+            if run.folder not in places:
+                places[run.folder] = data or place_of(run.about["data"])
+            pixels = decode(read(places[run.folder] / path), where=path)
+        except (OSError, BPGError):
+            return None
+        return _address(Image.fromarray(pixels.permute(1, 2, 0).numpy()))
+
+    return look
 
 
 def _address(image: Image.Image) -> str:

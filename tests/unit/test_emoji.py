@@ -1,0 +1,133 @@
+"""The benchmark that ships: whole, split by emoji, and made again by its tool; and images inside archives."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bpg.data.benchmark import verify
+from bpg.data.emoji import EMOJI, SHIPPED, STYLES, UNSEEN_STYLES
+from bpg.data.files import inside, read
+from bpg.data.folder import Found
+from bpg.data.images import ImageSet
+from bpg.errors import ImageError, WrongUse
+
+
+@pytest.fixture(scope="module")
+def found() -> Found:
+    return EMOJI.read(None)
+
+
+def emoji(images: ImageSet | None) -> dict[str, str]:
+    """Code -> class."""
+    assert images is not None
+    return {path.stem: images.classes[label] for path, label in zip(images.paths, images.labels, strict=True)}
+
+
+def test_the_images_are_as_published(found: Found) -> None:
+    sides = verify(EMOJI, found)
+    assert len(sides) == 12
+    assert [side.wrong for side in sides] == [[]] * 12
+    assert min(min(side.classes.values()) for side in sides) >= 10, "every class is well filled in every domain"
+    assert (SHIPPED / "images.zip").stat().st_size <= 12e6
+
+
+def test_an_emoji_is_on_one_side_in_all_styles(found: Found) -> None:
+    first = found.domains["google"]
+    learned, held = emoji(first.train), emoji(first.test)
+    assert not set(learned) & set(held)
+    for style in STYLES:
+        assert emoji(found.domains[style].train) == learned
+        assert emoji(found.domains[style].test) == held
+
+
+def test_genders_skins_and_hair_of_one_emoji_are_one_family(found: Found) -> None:
+    family = pytest.importorskip("tools.emoji", reason="resvg_py is not installed").family
+    assert family("1F468-200D-2695-FE0F") == family("1F469-1F3FD-200D-2695-FE0F") == family("1f9d1-200d-2695")
+    assert family("1f9d1-200d-1f9b0") == family("1f468") == family("1f9d1")
+    assert family("1f478") == family("1f934") != family("1f9d9")
+    codes = [*emoji(found.domains["google"].train), *emoji(found.domains["google"].test)]
+    assert len({family(code) for code in codes}) == len(codes)
+
+
+def test_streams(found: Found) -> None:
+    whole = EMOJI.stream(found)
+    assert tuple(domain.name for domain in whole.domains) == STYLES
+    assert [test.domain for test in whole.tests] == list(STYLES)
+    assert tuple(domain.name for domain in EMOJI.stream(found, STYLES[::-1]).domains) == STYLES[::-1]
+    apart = UNSEEN_STYLES.stream(found)
+    assert {test.domain for test in apart.tests} == {None}
+    assert not {test.name for test in apart.tests} & {domain.name for domain in apart.domains}
+    assert len(apart.tests) == len(apart.domains) == 3
+    with pytest.raises(WrongUse, match="never learned"):
+        UNSEEN_STYLES.stream(found, ["google", "openmoji"])
+
+
+def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+    with zipfile.ZipFile(SHIPPED / "images.zip") as whole, zipfile.ZipFile(tmp_path / "images.zip", "w") as changed:
+        for entry in whole.infolist():
+            style, side, name, _ = entry.filename.split("/")
+            if style == "twitter" or (style, side, name) == ("google", "test", "sky"):
+                continue
+            content = whole.read(entry)
+            if (style, side, name) == ("openmoji", "test", "body"):
+                content = content[:40]
+            if (style, side, name) == ("fluent-3d", "test", "body"):
+                content = whole.read(entry.filename.replace("fluent-3d", "fluent-flat"))
+            changed.writestr(entry.filename, content)
+        changed.writestr("apple/test/sky/2600.webp", content)
+    wrong = {side.name: side.wrong for side in verify(EMOJI, EMOJI.read(tmp_path)) if side.wrong}
+    assert wrong["google/test"] == ["sky: 10 images wanted, 0 came"]
+    assert wrong["openmoji/test"][0] == "13 images cannot be read"
+    assert wrong["fluent-3d/test"] == ["as many images as published, but not the same"]
+    assert wrong["twitter/train"] == wrong["twitter/test"] == ["is missing"]
+    assert wrong["apple/test"] == ["is no part of it"]
+    assert len(wrong) == 6
+    with pytest.raises(WrongUse, match="the emoji are not there"):
+        EMOJI.read(tmp_path / "elsewhere")
+
+
+def test_an_image_in_an_archive_is_read_like_any_other(tmp_path: Path) -> None:
+    archive = tmp_path / "some.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr("dog/1.png", b"one")
+        made.writestr("dog/", b"")
+    assert inside(archive) == [archive / "dog" / "1.png"]
+    assert read(archive / "dog" / "1.png") == b"one"
+    images = ImageSet((archive / "dog" / "2.png", archive / "dog" / "1.png"), (0, 0), ("dog",))
+    assert images.encoded(1) == b"one"
+    with pytest.raises(ImageError, match="nothing of this name in some.zip"):
+        images.encoded(0)
+    whole = archive.read_bytes()
+    start = whole.index(b"1.png") + len("1.png")
+    archive.write_bytes(whole[:start] + b"\xff\xff" + whole[start + 2 :])  # a stream that no packer wrote
+    with pytest.raises(ImageError, match="cannot be unpacked"):
+        images.encoded(1)
+    archive.write_bytes(b"PK no archive")
+    with pytest.raises(ImageError, match="cannot be unpacked"):
+        images.encoded(1)
+    with pytest.raises(ImageError, match="Not a directory"):
+        ImageSet((Path("/dev/null/1.png"),), (0,), ("dog",)).encoded(0)
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../out.png", "dog/../../out.png"])
+def test_a_name_that_leads_out_of_an_archive_is_refused(name: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "images.zip", "w") as made:
+        made.writestr(name, b"one")
+    with pytest.raises(OSError, match="lead out of it"):
+        inside(tmp_path / "images.zip")
+    with pytest.raises(WrongUse, match="does not hold the emoji"):
+        EMOJI.read(tmp_path)
+
+
+def test_the_manifest_names_its_packages() -> None:
+    manifest = json.loads((SHIPPED / "manifest.json").read_text(encoding="utf-8"))
+    assert set(manifest["packages"]) == set(STYLES)
+    notice = (SHIPPED / "README.md").read_text(encoding="utf-8")
+    for package in manifest["packages"].values():
+        assert package.split("/")[-1] in notice
+    assert replace(EMOJI, published=None).expected == {}

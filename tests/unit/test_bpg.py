@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch.testing import assert_close
 
 from bpg import BPG, Backbone, Domain, ImageSet
@@ -20,7 +21,9 @@ from bpg.experts.expert import Expert, ExpertSettings, parameter_count
 from bpg.metrics import Counts, average_accuracy
 from bpg.randomness import generator_of
 from bpg.store import history, load_state
+from tests.command import model_files
 from tests.conftest import shaken, small_config
+from tests.oracles import oracle
 from tests.toy import FAST, GENTLE, toy_backbone, toy_domain, toy_stream
 
 
@@ -226,6 +229,27 @@ def test_a_budget_of_parameters_or_megabytes(stream: DomainStream) -> None:
 def test_wrong_settings_are_told_before_anything_is_learned(settings: dict[str, object], message: str) -> None:
     with pytest.raises(WrongUse, match=message):
         model(**settings)
+
+
+def test_the_same_weights_from_elsewhere_go_by_the_models_name(
+    stream: DomainStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """s_0 is known by that name, and the model's bytes hold it."""
+    state = oracle("timm").create_model("deit_tiny_patch16_224").state_dict()
+    file = tmp_path / "deit_tiny_patch16_224.safetensors"
+    save_file({key: tensor.contiguous() for key, tensor in state.items()}, file)
+    with monkeypatch.context() as patch:
+        patch.setenv("BPG_WEIGHTS", str(tmp_path))
+        settings = {"estimator": "corrected", "r0": 2, "optimisation": FAST | {"epochs": 1}}
+        model = BPG("deit_tiny_patch16_224.fb_in1k", **settings)
+        domain = stream.domains[0]
+        few = [place for place in range(len(domain.train)) if place % 4 == 0]
+        model.learn(Domain(domain.name, domain.train.subset(few)))
+        model.save(tmp_path / "model")
+    monkeypatch.delenv("BPG_WEIGHTS", raising=False)
+    again = BPG.load(tmp_path / "model", backbone=str(file))
+    again.save(tmp_path / "again")
+    assert model_files(tmp_path / "again") == model_files(tmp_path / "model")
 
 
 def test_load_makes_the_model_again(stream: DomainStream, tmp_path: Path) -> None:

@@ -287,7 +287,9 @@ def _backbone_of(state: State, source: str | None, device: str | torch.device) -
     named = state.backbone
     pixels = Preprocessing(**named["preprocessing"])
     try:
-        return load_backbone(source or named["name"], preprocessing=pixels, precision=named["precision"], device=device)
+        found = load_backbone(
+            source or named["name"], preprocessing=pixels, precision=named["precision"], device=device
+        )
     except (UnknownName, WeightsNotFound) as error:
         if source is not None:
             raise
@@ -297,6 +299,9 @@ def _backbone_of(state: State, source: str | None, device: str | torch.device) -
             came=f"{error.problem}: {error.came}",
             remedy="Say where the file is (backbone, --backbone FILE), or put it into the folder $BPG_WEIGHTS.",
         ) from error
+    if source is not None and found.digest() == named["sha256"]:
+        found.name = named["name"]  # the same weights from elsewhere; s_0 is known by the name
+    return found
 
 
 def prepared(backbone: Backbone, images: Images, batch_size: int) -> Iterator[Tensor]:

@@ -1,0 +1,1 @@
+"""How bpg-vit-nano was made: see README.md beside this file."""

@@ -5,6 +5,7 @@ Every emoji is on one side, training or test, in all styles. `tools/emoji.py` ma
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -66,14 +67,10 @@ EMOJI = Benchmark(
     credit=CREDIT,
     published=SHIPPED / "manifest.json",
 )
-UNSEEN_STYLES = Benchmark(
+UNSEEN_STYLES = replace(
+    EMOJI,
     name="emoji-unseen",
     title="emoji, tested only on styles that are never learned",
-    licence=LICENCE,
-    source="ships with bpg",
-    read=read,
     order=tuple(style for style in STYLES if style not in UNSEEN),
     unseen=UNSEEN,
-    credit=CREDIT,
-    published=SHIPPED / "manifest.json",
 )

@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 WORKERS ?= auto
 NO_INDEX = echo "error: pip could not install what bpg needs; its last lines say why. Without a network, point pip at a folder of wheels (PIP_FIND_LINKS=..., PIP_NO_INDEX=1). What is installed stays; the same command goes on." >&2; exit 1
 
-.PHONY: setup demo test test-slow test-real bench lint build clean emoji
+.PHONY: setup demo test test-slow test-real bench lint build clean emoji pretrain
 
 setup: .venv/ready-dev
 
@@ -22,7 +22,7 @@ setup: .venv/ready-dev
 	touch $@
 
 demo: .venv/ready
-	$(BIN)/python examples/quickstart.py
+	$(BIN)/bpg demo
 
 test: .venv/ready-dev lint
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m 'not slow' --doctest-modules src tests
@@ -37,12 +37,17 @@ bench: .venv/ready-dev
 	$(BIN)/python -m benchmarks.backbone
 	$(BIN)/python -m benchmarks.training
 
-# What made the data that ships: see tools/emoji.py.
+# What made the data and the weights that ship: see tools/emoji.py and pretrain/README.md.
 WORK ?= $(HOME)/.cache/bpg-build
 
 emoji: .venv/ready
 	$(PIP) --requirement tools/requirements.txt
 	$(BIN)/python -m tools.emoji $(WORK)
+
+pretrain: .venv/ready
+	$(BIN)/python -m pretrain.train $(WORK)
+	$(BIN)/python -m pretrain.figures $(WORK)
+	$(BIN)/python -m pretrain.ship $(WORK)
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check .

@@ -87,13 +87,6 @@ def test_python_of_the_docs_runs(page: str, text: str, surroundings: Path) -> No
     assert found.returncode == 0, f"{page}:\n{found.stderr}"
 
 
-def test_the_demo_runs() -> None:
-    script = [sys.executable, "examples/quickstart.py"]
-    found = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
-    assert "the expert for white unchanged: True" in found.stdout
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_between_the_docs_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):

@@ -15,6 +15,9 @@ NEEDED = {
     "bpg/backbones/catalogue.toml",
     "bpg/backbones/clip_merges.u16.gz",
     "bpg/backbones/clip_merges.LICENSE",
+    "bpg/shipped/demo.toml",
+    "bpg/shipped/bpg-vit-nano/model.safetensors",
+    "bpg/shipped/bpg-vit-nano/README.md",
     "bpg/shipped/emoji/images.zip",
     "bpg/shipped/emoji/manifest.json",
     "bpg/shipped/emoji/README.md",
@@ -42,10 +45,10 @@ def test_the_wheel_builds_and_installs(tmp_path: Path) -> None:
     script = (
         f"import sys; sys.path.insert(0, {str(installed)!r}); import bpg;"
         "from bpg.backbones.tokenizer import tokenize; from bpg.backbones.catalogue import catalogue;"
-        "from bpg.data.emoji import EMOJI; styles = EMOJI.read(None).domains;"
-        "print(bpg.__file__, len(catalogue()), int(tokenize(['dog'])[0, 1]), len(styles))"
+        "from bpg.data.emoji import EMOJI; styles = EMOJI.read(None).domains; nano = bpg.load_backbone('bpg-vit-nano');"
+        "print(bpg.__file__, len(catalogue()), int(tokenize(['dog'])[0, 1]), len(styles), nano.width)"
     )
     found = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
-    where, names_known, dog, styles = found.stdout.split()
+    where, names_known, dog, styles, width = found.stdout.split()
     assert Path(where).is_relative_to(installed)
-    assert (int(names_known) >= 30, dog, styles) == (True, "1929", "6")
+    assert (int(names_known) >= 30, dog, styles, width) == (True, "1929", "6", "192")

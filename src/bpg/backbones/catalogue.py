@@ -26,6 +26,7 @@ class Entry:
     hub: str  # repository
     file: str  # in the repository
     licence: str  # SPDX, of the weights
+    shipped: bool  # with the package itself
     s_0: float | None  # separability of the reference domain
     s_0_estimator: str  # plain or corrected for small samples: s_t must come from the same
     s_0_source: str
@@ -78,6 +79,7 @@ def _entry(name: str, row: dict[str, Any], table: dict[str, Any]) -> Entry:
         hub=row.get("hub", name if "/" in name else f"timm/{name}"),
         file=row.get("file", "model.safetensors"),
         licence=row.get("licence", "Apache-2.0"),
+        shipped=row.get("shipped", False),
         s_0=row.get("s_0"),
         s_0_estimator=row.get("s_0_estimator", ""),
         s_0_source=row.get("s_0_source", ""),

@@ -13,6 +13,7 @@ import socket
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -191,6 +192,13 @@ def locate(
 
 def _known(entry: Entry, revision: str | None, local_files_only: bool) -> Checkpoint:
     file = _own_copy(entry) if revision is None else None
+    if entry.shipped and file is None:
+        raise WeightsNotFound(
+            f"{entry.name} ships with the package and comes from nowhere else",
+            wanted="its file in the package, and no revision",
+            came="a revision" if revision is not None else "no such file",
+            remedy="Leave the revision out." if revision is not None else "Install the package anew.",
+        )
     return Checkpoint(file or _fetch(entry.hub, entry.file, revision, local_files_only), entry.name, entry)
 
 
@@ -224,7 +232,13 @@ def read_tensors(file: Path) -> State:
 
 
 def _own_copy(entry: Entry) -> Path | None:
-    """NAME.safetensors in `$BPG_WEIGHTS`, under the full name or an architecture that has no other weights."""
+    """What ships with the package, or NAME.safetensors in `$BPG_WEIGHTS`.
+
+    The file has the full name, or that of an architecture that has no other weights.
+    """
+    if entry.shipped:
+        shipped = Path(str(files("bpg").joinpath("shipped", entry.name, entry.file)))
+        return shipped if shipped.is_file() else None
     folder = os.environ.get("BPG_WEIGHTS")
     if not folder:
         return None

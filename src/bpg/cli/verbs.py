@@ -33,6 +33,27 @@ BatchSize = Annotated[int, typer.Option(min=1, help="Images at a time; answers d
 
 
 @verb
+def demo(
+    common: Common,
+    out: Annotated[Path, typer.Option(help="Where the model and the page go.")] = Path("bpg-demo"),
+    set_: Changes = None,
+) -> None:
+    """See it work, offline, in a few minutes: six drawing styles learned one after another, and what is kept of each.
+
+    Images and backbone ship with the package. Interrupted, the same command goes on where it was.
+
+    Examples:
+
+      bpg demo
+
+      bpg demo --out elsewhere --set data.per_class=10
+    """
+    from bpg.cli.demo import run_demo
+
+    run_demo(common, out, set_ or [])
+
+
+@verb
 def learn(
     common: Common,
     model: Model,

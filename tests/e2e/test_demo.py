@@ -1,0 +1,185 @@
+"""`bpg demo` as a newcomer types it, cut short; its page in a real browser where there is one."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from bpg.data.emoji import STYLES
+from tests.command import bpg, document, done, refused
+
+SHORT = (
+    "--set", "data.per_class=4", "--set", "data.test_per_class=3",
+    "--set", "methods.bpg.optimisation.epochs=2", "--set", "methods.finetune.optimisation.epochs=1",
+)  # fmt: skip
+PARTS = (
+    "Results", "The images", "Soft, hard, oracle", "Capacity plan of bpg", "Accuracy matrices", "What is kept",
+    "Some answers", "Where the domains lie", "Domain confusion", "Training curves", "What ran on what",
+)  # fmt: skip
+
+
+class Page(HTMLParser):
+    """The sections of a page by title, and what each shows."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.sections: dict[str, dict[str, int]] = {}
+        self.addresses: list[str] = []
+        self._open = ""
+        self._title = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._title = tag == "h2"
+        if self._open:
+            shown = self.sections[self._open]
+            kind = dict(attrs).get("class") or ""
+            for name in (tag, *(f".{part}" for part in kind.split())):
+                shown[name] = shown.get(name, 0) + 1
+        self.addresses += [value for name, value in attrs if name in ("src", "href") and value]
+
+    def handle_data(self, data: str) -> None:
+        if self._title and data.strip():
+            self._open = data
+            self.sections[data] = {}
+            self._title = False
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a short demo, and what it printed into a pipe."""
+    here = tmp_path_factory.mktemp("demo")
+    return here / "bpg-demo", done("demo", *SHORT, cwd=here)
+
+
+def test_the_story_is_told_with_what_came_out(story: tuple[Path, str]) -> None:
+    folder, text = story
+    assert text.isascii(), "a terminal may know no more"
+    assert "\x1b" not in text, "no colours in a pipe"
+    assert max(map(len, text.splitlines())) <= 120
+    for place, style in enumerate(STYLES, start=1):
+        assert text.count(f"\n  {place} {style} ") == 3, "in the plan and in both matrices"
+    rows = re.findall(r"^  6 openmoji-black((?: +\d+\.\d){6})$", text, re.MULTILINE)
+    assert len(rows) == 2, "the last row of both matrices is whole"
+    for way in ("soft", "hard", "oracle"):
+        assert f"({way})" in text
+    assert f"{folder.name}/model" in text
+    assert f"{folder.name}/page.html" in text
+    assert text.count("\n  bpg ") == 3, "the three commands to type next"
+
+
+def test_the_model_is_one_like_any_other(story: tuple[Path, str]) -> None:
+    model = document("inspect", story[0] / "model")
+    assert sorted(domain["name"] for domain in model["domains"]) == sorted(STYLES)
+
+
+def test_the_page_has_its_parts_and_none_is_empty(story: tuple[Path, str]) -> None:
+    text = (story[0] / "page.html").read_text(encoding="utf-8")
+    check_page(text)
+
+
+def check_page(text: str) -> None:
+    page = Page(text)
+    assert [title for title in page.sections if title in PARTS] == list(PARTS)
+    shown = page.sections
+    assert shown["The images"]["img"] == 6 * 12, "an image of each class in each style"
+    assert shown["Accuracy matrices"][".heat"] >= 3
+    assert shown["What is kept"]["polyline"] == 4, "both methods, on the first domain and on all old ones"
+    assert shown["Some answers"][".card"] == shown["Some answers"]["img"] >= 12
+    assert shown["Some answers"][".bar"] >= shown["Some answers"][".card"]
+    assert shown["Where the domains lie"]["circle"] > 6 * 5
+    assert all(address.startswith(("data:image/", "#")) for address in page.addresses), "nothing from elsewhere"
+
+
+def test_the_page_in_a_browser(story: tuple[Path, str], tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium here")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    flags += ["--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}"]
+    address = (story[0] / "page.html").resolve().as_uri()
+    found = subprocess.run(
+        [browser, *flags, "--dump-dom", address], capture_output=True, text=True, timeout=120, check=True
+    )
+    check_page(found.stdout)
+    picture = tmp_path / "page.png"
+    subprocess.run(
+        [browser, *flags, "--window-size=390,844", f"--screenshot={picture}", address],
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    assert picture.stat().st_size > 10_000, "more than a blank sheet"
+
+
+def test_interrupted_it_goes_on(story: tuple[Path, str], tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bpg", "demo", *SHORT],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.rglob("records.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "the same command goes on from here" in errors
+    again = done("demo", *SHORT, cwd=tmp_path)
+    assert again == story[1], "the same story, to the last digit"
+    curves, whole = (
+        set(next(place.rglob("bpg-seed0-*/curves.jsonl")).read_text().splitlines()) for place in (tmp_path, story[0])
+    )
+    assert curves == whole
+
+
+def test_json_and_quiet(story: tuple[Path, str]) -> None:
+    """A second demo in the same place has nothing left to learn."""
+    here = story[0].parent
+    found = document("demo", *SHORT, cwd=here)
+    assert {row["way"] for row in found["results"]} == {"soft", "hard", "oracle", "own"}
+    quiet = bpg("demo", *SHORT, "--quiet", cwd=here)
+    assert quiet.returncode == 0
+    assert quiet.stderr == ""
+    assert quiet.stdout in story[1]
+
+
+def test_bad_places_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("here first")
+    assert "no place for the demo" in refused("demo", "--out", tmp_path / "file")
+    assert "no setting" in refused("demo", "--set", "data.order", "--out", tmp_path / "new").replace("\n", " ")
+    assert "the system refused" in refused("demo", "--out", "/proc/demo", code=1)
+    assert not (tmp_path / "new").exists()
+    assert "a folder with other things in it" in refused("demo", "--out", tmp_path)
+    for change in ("seeds=[0, 1]", "methods.linear_probe={}", "data.order=['google']", "data.benchmark=emoji-unseen"):
+        assert "another story" in refused("demo", "--set", change, "--out", tmp_path / "new"), change
+
+
+def test_what_is_printed_beside_a_bar_stays_on_stdout() -> None:
+    """As in `bpg demo > story.txt` on a terminal."""
+    script = (
+        "from bpg.progress import Progress, progress_bar\n"
+        "with progress_bar('google') as show:\n"
+        "    show(Progress(1, 2, 1, None, 1.0))\n"
+        "    print('a row')\n"
+    )
+    screen, terminal = pty.openpty()
+    found = subprocess.run(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=terminal, text=True, check=True
+    )
+    os.close(terminal)
+    assert found.stdout == "a row\n"
+    assert b"google" in os.read(screen, 4096)
+    os.close(screen)

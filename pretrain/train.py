@@ -29,6 +29,7 @@ from bpg.progress import Progress
 from bpg.randomness import generator_of
 from bpg.training import Optimisation, Resume, fit
 from pretrain.images import CIFAR_CLASSES, PIXELS, SEED, SIZE, UNLABELLED, cifar, clip_art, make_views
+from pretrain.muon import Muon
 from pretrain.teacher import BLOCK, GRID, INPUT, LOCAL, POOLED, look
 
 NANO = ViTConfig(image_size=SIZE, patch_size=8, width=192, depth=6, heads=3, hidden=768)
@@ -37,7 +38,8 @@ AREAS = {"cifar": (0.5, 1.0), "clip": (0.3, 1.0)}
 SHIFT = 2  # pixels, either way: a quarter of a patch, so that places stay where they are
 GREY = 0.1  # of the views
 CLASS_WEIGHT = 0.5  # of the classes in the loss
-BATCH = 64
+BATCH = 128
+TIMES = 15  # Muon's rate over AdamW's
 FILE = "model.safetensors"
 
 
@@ -53,12 +55,12 @@ class Phase:
 
 def _phase(name: str, steps: int, patches: int, lr: float) -> Phase:
     chosen = Optimisation(
-        epochs=1, batch_size=BATCH, optimizer="adamw", lr=lr, weight_decay=0.05, warmup=200, clip_norm=1.0
+        epochs=1, batch_size=BATCH, optimizer="adamw", lr=lr, weight_decay=0.05, warmup=100, clip_norm=1.0
     )
     return Phase(name, steps, patches, chosen)
 
 
-PHASES = (_phase("part", 14000, 24, 1e-3), _phase("whole", 4000, 64, 4e-4))
+PHASES = (_phase("part", 4200, 24, 1e-3), _phase("whole", 1400, 64, 4e-4))
 
 
 class Student(nn.Module):
@@ -187,7 +189,7 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     pixels, answers = prepare(work)
     student = Student()
-    recipe = _digest(NANO, VIEWS, AREAS, SEED, INPUT, BLOCK, SHIFT, GREY, CLASS_WEIGHT, BATCH)
+    recipe = _digest(NANO, VIEWS, AREAS, SEED, INPUT, BLOCK, SHIFT, GREY, CLASS_WEIGHT, BATCH, TIMES)
     for phase in PHASES:
         recipe = _digest(recipe, phase)
         learn(student, phase, pixels, answers, work, recipe)
@@ -214,7 +216,20 @@ def learn(student: Student, phase: Phase, pixels: NDArray[np.uint8], answers: An
 
     resume = Resume(work / f"{phase.name}.safetensors", recipe, seconds=60)
     lessons = Lessons(pixels, phase.name, phase.steps)
-    fit(student, loss, lessons, phase.optimisation, device=torch.device("cpu"), resume=resume, progress=tell)
+    named = dict(student.named_parameters())
+    hidden = [name for name in named if name.startswith("vit.blocks.") and named[name].ndim == 2]
+    matrices, others = [named.pop(name) for name in hidden], list(named.values())
+    optimizer = Muon(matrices, others, times=TIMES, weight_decay=phase.optimisation.weight_decay)
+    fit(
+        student,
+        loss,
+        lessons,
+        phase.optimisation,
+        device=torch.device("cpu"),
+        resume=resume,
+        progress=tell,
+        optimizer=optimizer,
+    )
 
 
 def _digest(*values: object) -> str:

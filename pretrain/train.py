@@ -163,7 +163,7 @@ def prepare(work: Path) -> tuple[NDArray[np.uint8], Answers]:
     seen = torch.from_numpy(np.concatenate(features))
     sample = seen[:: max(1, len(seen) // 10000)].float()
     std, mean = torch.std_mean(sample, dim=0)
-    places = torch.cat([sample[:, POOLED:].reshape(-1, LOCAL)])  # of a local feature over all places
+    places = sample[:, POOLED:].reshape(-1, LOCAL)  # of a local feature over all places
     std[POOLED:], mean[POOLED:] = places.std(dim=0).repeat(GRID**2), places.mean(dim=0).repeat(GRID**2)
     return np.concatenate(pixels), Answers(torch.from_numpy(np.concatenate(labels)), seen, mean, std + 1e-3)
 

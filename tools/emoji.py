@@ -15,7 +15,7 @@ import io
 import json
 import zipfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -230,16 +230,18 @@ def _small(image: Image.Image) -> NDArray[np.float32]:
     return np.asarray(image.resize((32, 32), Image.Resampling.BOX), dtype=np.float32)
 
 
-def main(arguments: list[str] | None = None, say: Callable[[str], None] = print) -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path, help="where the packages are kept")
     parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args(arguments)
     manifest = build(given.work, given.out)
     for name, one in manifest["sets"].items():
-        say(f"{name:22} {sum(one['classes'].values()):5}  {one['sha256'][:16]}")
+        print(f"{name:22} {sum(one['classes'].values()):5}  {one['sha256'][:16]}")
     archive = given.out / "images.zip"
-    say(f"{archive}: {archive.stat().st_size / 1e6:.1f} MB, sha256 {hashlib.sha256(archive.read_bytes()).hexdigest()}")
+    print(
+        f"{archive}: {archive.stat().st_size / 1e6:.1f} MB, sha256 {hashlib.sha256(archive.read_bytes()).hexdigest()}"
+    )
 
 
 if __name__ == "__main__":

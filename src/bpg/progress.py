@@ -33,13 +33,15 @@ def counted(show: Callable[[Progress], None], activity: str) -> Callable[[int, i
 
 @contextmanager
 def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
-    """A bar on stderr for each activity, with images a second, loss and time left; nothing where that is no terminal.
+    """A bar on stderr with images a second, loss and time left, which starts anew with each activity.
+
+    Nothing where stderr is no terminal.
 
     with progress_bar("photo") as show:
         BPG(backbone, progress=show).learn(photo)
     """
     from rich.console import Console
-    from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn  # fmt: skip
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn  # fmt: skip
     from rich.progress import Progress as Bars
 
     columns = (
@@ -52,14 +54,17 @@ def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progr
     # What is printed beside a bar stays on stdout: to redirect it would send it to the bar's own stream.
     console = Console(file=sys.stderr)
     with Bars(*columns, console=console, disable=hidden, transient=True, redirect_stdout=False) as bars:
-        tasks: dict[str, TaskID] = {}
+        task = bars.add_task(title, total=None, speed="")
+        activity = ""
 
         def show(now: Progress) -> None:
             speed = f"{now.images / max(now.seconds, 1e-9):.0f} images/s"
             if now.loss is not None:
                 speed += f"  loss {now.loss:.3f}"
-            if now.activity not in tasks:
-                tasks[now.activity] = bars.add_task(f"{title}: {now.activity}", total=now.steps, speed=speed)
-            bars.update(tasks[now.activity], completed=now.step, total=now.steps, speed=speed)
+            nonlocal activity
+            if now.activity != activity:
+                activity = now.activity
+                bars.reset(task, description=f"{title}: {activity}")
+            bars.update(task, completed=now.step, total=now.steps, speed=speed)
 
         yield show

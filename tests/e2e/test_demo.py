@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import pty
 import re
@@ -10,13 +12,14 @@ import signal
 import subprocess
 import sys
 import time
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from bpg.data.emoji import STYLES
-from tests.command import bpg, document, done, refused
+from tests.command import bpg, document, done, model_files, refused
 
 SHORT = (
     "--set", "data.per_class=4", "--set", "data.test_per_class=3",
@@ -101,25 +104,52 @@ def check_page(text: str) -> None:
     assert all(address.startswith(("data:image/", "#")) for address in page.addresses), "nothing from elsewhere"
 
 
+MEASURE = """<script>addEventListener("load", () => {
+  const seen = (all, good) => all.length && [...all].every(good);
+  const found = {
+    images: seen(document.images, image => image.complete && image.naturalWidth > 8),
+    drawings: seen(document.querySelectorAll("svg"), svg => svg.getBBox().width > 100 && svg.getBBox().height > 50),
+    bars: seen(document.querySelectorAll(".bar i"), bar => bar.offsetWidth > 0 && bar.offsetHeight > 0),
+    fits: document.documentElement.scrollWidth <= innerWidth,
+    width: innerWidth,
+    ground: getComputedStyle(document.body).backgroundColor,
+  };
+  document.title = JSON.stringify(found);
+})</script>"""
+
+
 def test_the_page_in_a_browser(story: tuple[Path, str], tmp_path: Path) -> None:
+    """On a phone and on a desk, light and dark: every picture is there, and nothing sticks out to the right."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium here")
+    text = (story[0] / "page.html").read_text(encoding="utf-8")
+    policy = re.search(r"<meta http-equiv=.Content-Security-Policy.[^>]*>", text)
+    assert policy is not None
+    measured = tmp_path / "measured.html"  # the page, but for its ban on scripts
+    opened = policy[0].replace("default-src 'none'", "default-src 'none'; script-src 'unsafe-inline'")
+    measured.write_text(text.replace(policy[0], opened).replace("</body>", f"{MEASURE}</body>"), encoding="utf-8")
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-    flags += ["--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}"]
-    address = (story[0] / "page.html").resolve().as_uri()
-    found = subprocess.run(
-        [browser, *flags, "--dump-dom", address], capture_output=True, text=True, timeout=120, check=True
-    )
-    check_page(found.stdout)
-    picture = tmp_path / "page.png"
-    subprocess.run(
-        [browser, *flags, "--window-size=390,844", f"--screenshot={picture}", address],
-        capture_output=True,
-        timeout=120,
-        check=True,
-    )
-    assert picture.stat().st_size > 10_000, "more than a blank sheet"
+    flags += ["--disable-component-update", "--disable-sync", "--hide-scrollbars", "--virtual-time-budget=2000"]
+    grounds = set()
+    for number, (width, scheme) in enumerate([(1280, 1), (500, 1), (1280, 0)]):
+        own = [f"--user-data-dir={tmp_path / str(number)}", f"--window-size={width},900"]
+        own.append(f"--blink-settings=preferredColorScheme={scheme}")  # 0 is dark
+        shown = subprocess.run(
+            [browser, *flags, *own, "--dump-dom", measured.as_uri()],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        ).stdout
+        title = re.search(r"<title>(.*?)</title>", shown)
+        assert title is not None
+        found = json.loads(unescape(title[1]))
+        assert found["width"] == width
+        for what in ("images", "drawings", "bars", "fits"):
+            assert found[what], (what, width, scheme)
+        grounds.add(found["ground"])
+    assert len(grounds) == 2, "one light, one dark"
 
 
 def test_interrupted_it_goes_on(story: tuple[Path, str], tmp_path: Path) -> None:
@@ -163,15 +193,19 @@ def test_bad_places_are_refused(tmp_path: Path) -> None:
     assert "the system refused" in refused("demo", "--out", "/proc/demo", code=1)
     assert not (tmp_path / "new").exists()
     assert "a folder with other things in it" in refused("demo", "--out", tmp_path)
+    (tmp_path / "runs").mkdir()
+    assert "a folder with other things in it" in refused("demo", "--out", tmp_path), "somebody's runs are no demo"
     for change in ("seeds=[0, 1]", "methods.linear_probe={}", "data.order=['google']", "data.benchmark=emoji-unseen"):
         assert "another story" in refused("demo", "--set", change, "--out", tmp_path / "new"), change
 
 
-def test_a_full_disk_is_named_and_nothing_is_lost(story: tuple[Path, str], tmp_path: Path) -> None:
-    """A limit on the size of a file fails as a full disk does: in the middle of a write."""
+@pytest.mark.parametrize("limit", [200_000, 900_000])
+def test_a_full_disk_is_named_and_nothing_is_lost(limit: int, story: tuple[Path, str], tmp_path: Path) -> None:
+    """A limit on the size of a file fails as a full disk does: early in a checkpoint, or late in the page."""
+    assert (story[0] / "page.html").stat().st_size > 900_000
     script = (
         "import resource, runpy, sys\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
         f"sys.argv = ['bpg', 'demo', *{SHORT}]\n"
         "runpy.run_module('bpg', run_name='__main__')\n"
     )
@@ -179,7 +213,64 @@ def test_a_full_disk_is_named_and_nothing_is_lost(story: tuple[Path, str], tmp_p
     assert found.returncode == 1, found.stderr
     assert "the system refused" in found.stderr
     assert "Traceback" not in found.stderr
+    learned = len(list(tmp_path.rglob("experts/*.safetensors")))
+    assert learned == 0 if limit == 200_000 else learned >= 6
     assert done("demo", *SHORT, cwd=tmp_path) == story[1]
+
+
+def test_a_folder_that_must_not_be_written_to(tmp_path: Path) -> None:
+    """Told before anything is learned. The rights of a superuser are laid down first."""
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o555)
+    for folder in [tmp_path, *tmp_path.parents][:-1]:
+        if folder.stat().st_uid == os.geteuid() and folder != Path("/tmp"):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    script = (
+        "import os, runpy, sys\n"
+        "os.geteuid() or os.seteuid(65534)\n"
+        f"sys.argv = ['bpg', 'demo', '--out', {str(locked)!r}]\n"
+        "runpy.run_module('bpg', run_name='__main__')\n"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert found.returncode == 1, found.stderr
+    assert "the system refused: [Errno 13] Permission denied" in found.stderr
+    assert found.stdout == "", "before the story begins"
+
+
+def test_a_model_that_somebody_taught_is_kept(story: tuple[Path, str], tmp_path: Path) -> None:
+    shutil.copytree(story[0], tmp_path / "bpg-demo")
+    model = tmp_path / "bpg-demo" / "model"
+    done("forget", model, "google")
+    taught = model_files(model)
+    found = bpg("demo", *SHORT, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "is not what a demo left there, and stays as it is" in found.stderr
+    assert model_files(model) == taught
+    (place,) = re.findall(r"The model is in (\S+),", found.stdout)
+    assert model_files(tmp_path / place) == model_files(story[0] / "model")
+
+
+def test_a_terminal_without_colours_or_width(story: tuple[Path, str], tmp_path: Path) -> None:
+    screen, terminal = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bpg", "demo", *SHORT],
+        cwd=tmp_path,
+        stdout=terminal,
+        stderr=terminal,
+        env=environment | {"TERM": "dumb", "NO_COLOR": "1"},
+    )
+    os.close(terminal)
+    told = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while chunk := os.read(screen, 65536):
+            told += chunk
+    os.close(screen)
+    assert process.wait() == 0
+    text = told.decode().replace("\r\n", "\n")
+    assert not re.search(r"\x1b\[[0-9;]*m", text), "no colours"
+    for line in story[1].splitlines():
+        assert line in text
 
 
 def test_what_is_printed_beside_a_bar_stays_on_stdout() -> None:

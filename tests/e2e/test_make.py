@@ -34,6 +34,7 @@ def make_demo(folder: Path, python: Path | str, **environment: str) -> str:
     )
     assert found.returncode == 2, found.stdout
     assert "Traceback" not in found.stderr
+    assert "error" not in found.stdout, "what might go wrong is not read out beforehand"
     return found.stderr
 
 

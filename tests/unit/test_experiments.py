@@ -89,6 +89,7 @@ sedes = [0]
 seeds = [3, 3]
 [data]
 root = "x"
+benchmark = "emojii"
 test_share = 2
 oder = ["red"]
 [methods.bpgg]
@@ -112,6 +113,7 @@ optimisation = { epocs = 3, lr = -1 }
         "sedes: no such setting, did you mean seeds?",
         "data.oder: no such setting, did you mean order?",
         "data.test_share: input should be less than 1",
+        "data.benchmark: no benchmark is called 'emojii'. Did you mean emoji",
         "backbone: is not given",
         "methods.bpgg: no method is called 'bpgg'. Did you mean bpg?",
         "methods.bpg.rankk: no such setting, did you mean rank?",
@@ -121,7 +123,7 @@ optimisation = { epocs = 3, lr = -1 }
         "methods.bpg.optimisation.lr: input should be greater than or equal to 0, not -1",
     ):
         assert fault in caught.value.came
-    assert caught.value.problem.startswith("14 wrong settings in ")
+    assert caught.value.problem.startswith("15 wrong settings in ")
 
 
 @pytest.mark.parametrize(
@@ -333,6 +335,9 @@ def test_runs_that_cannot_be_compared_stand_apart(ran: tuple[Path, Spec]) -> Non
     about["data"]["tests"][0]["sha256"] = "0" * 64
     text = markdown(contents([*runs, replace(runs[0], about=about)]))
     assert "## Part 2 of 2" in text
+    apart = contents([*runs, replace(runs[0], about=about)], look_at())
+    assert apart.sections[-1].title == "The images", "of all parts, and in none of them"
+    assert contents(runs, look_at()).sections[1].title == "The images"
     changed = json.loads(json.dumps(runs[0].about))
     changed["settings"]["rank"] = 77
     changed["digest"] = "abcdef" + changed["digest"][6:]
@@ -371,3 +376,10 @@ def test_a_run_stopped_over_its_portrait_draws_it_the_next_time(
     assert run.portrait is not None
     assert len(run.portrait["answers"]) == 6
     assert set(run.portrait["map"]["prototypes"]) == {"red", "blue"}
+    for damage in ("{", "[]", '{"answers": [{}], "map": {}}', '{"answers": [], "map": {"points": {"red": [1]}}}'):
+        (run.folder / "portrait.json").write_text(damage)
+        with pytest.warns(UserWarning, match=r"portrait.json is left out"):
+            page = contents(read_runs([tmp_path / "out"]))
+        assert "Some answers" not in {section.title for section in page.sections}
+    (run.folder / "portrait.json").write_text('{"answers": [], "map": {"points": {}, "prototypes": {}}}')
+    assert "Results" in html(contents(read_runs([tmp_path / "out"])))

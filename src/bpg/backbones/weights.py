@@ -206,8 +206,11 @@ def on_disk(entry: Entry) -> Path | None:
     """Where the weights of a known backbone lie on this machine, or None. Nothing is fetched."""
     from huggingface_hub import try_to_load_from_cache
 
+    found = _own_copy(entry)
+    if found is not None or entry.shipped:
+        return found
     cached = try_to_load_from_cache(entry.hub, entry.file)
-    return _own_copy(entry) or (Path(cached) if isinstance(cached, str) else None)
+    return Path(cached) if isinstance(cached, str) else None
 
 
 def read_tensors(file: Path) -> State:

@@ -55,7 +55,7 @@ def _row(entry: Entry) -> dict[str, object]:
         "estimator": entry.s_0_estimator or None,
         "on_disk": found is not None,
         "s_0_source": entry.s_0_source,
-        "source": f"{entry.hub}/{entry.file}",
+        "source": "ships with bpg" if entry.shipped else f"{entry.hub}/{entry.file}",
         "file": str(found) if found else None,
     }
 

@@ -33,9 +33,8 @@ def print_benchmarks(common: Common) -> None:
 
 def _published_images(benchmark: Benchmark) -> int | None:
     """Those to learn from and those to test on; None where nothing is published."""
-    tested = benchmark.unseen or benchmark.order
-    names = {f"{name}/train" for name in benchmark.order} | {f"{name}/test" for name in tested}
-    return sum(sum(benchmark.expected[n]["classes"].values()) for n in names if n in benchmark.expected) or None
+    known = [benchmark.expected[name] for name in benchmark.sets if name in benchmark.expected]
+    return sum(sum(each["classes"].values()) for each in known) or None
 
 
 def print_verified(common: Common, name: str, root: Path | None) -> bool:
@@ -61,6 +60,8 @@ def print_verified(common: Common, name: str, root: Path | None) -> bool:
         print_json({"name": name, "root": str(found.root), "sets": rows, "wrong": wrong, "unreadable": unreadable})
         return not wrong
     print_table(rows, columns=("set", "images", "classes", "smallest class", "sha256", "as published"))
+    for image in unreadable:
+        print(f"unreadable: {image['path']}: {image['reason']}")
     for fault in wrong:
         print(f"WRONG: {fault}")
     if not wrong:

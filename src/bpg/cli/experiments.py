@@ -10,7 +10,7 @@ from typing import Any
 from bpg.backbones.backbone import Backbone
 from bpg.backbones.weights import load_backbone
 from bpg.cli.app import Common
-from bpg.cli.images import check_place, tell_left_out
+from bpg.cli.images import check_place, tell_left_out, tell_unreadable
 from bpg.cli.tables import print_json, print_table
 from bpg.experiments.manifest import find, prepare
 from bpg.experiments.records import Run, read_runs
@@ -32,13 +32,7 @@ def run_spec(common: Common, config: Path, out: Path, changes: list[str]) -> Non
     backbone = backbone_of(spec, common.use_machine())
     with common.bar("images") as show:
         data = prepare(spec, found, show)
-    for side in (*(domain["train"] for domain in data.manifest["domains"]), *data.manifest["tests"]):
-        for fault in side["unreadable"]:
-            common.say(f"unreadable: {fault['path']}: {fault['reason']}")
-        if side["unreadable"]:
-            common.say(
-                f"note: {len(side['unreadable'])} images cannot be read and are left out, {side['images']} are used"
-            )
+    tell_unreadable(common, data.manifest)
     runs = []
     try:
         for cell in cells(spec):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from bpg.cli.app import Common
 from bpg.data.check import Checked, check
@@ -28,6 +29,17 @@ def tell_left_out(common: Common, found: Found) -> None:
     for domain, classes in found.untaught().items():
         some = f"{', '.join(classes[:5])}{' and more' if len(classes) > 5 else ''}"
         common.say(f"note: {len(classes)} classes of {domain} have no image to learn from, only ones held out: {some}")
+
+
+def tell_unreadable(common: Common, manifest: Mapping[str, Any]) -> None:
+    """Say which images of a run's data cannot be read."""
+    for side in (*(domain["train"] for domain in manifest["domains"]), *manifest["tests"]):
+        for fault in side["unreadable"]:
+            common.say(f"unreadable: {fault['path']}: {fault['reason']}")
+        if side["unreadable"]:
+            common.say(
+                f"note: {len(side['unreadable'])} images cannot be read and are left out, {side['images']} are used"
+            )
 
 
 def checked(common: Common, images: ImageSet, what: str, *, strict: bool) -> Checked:

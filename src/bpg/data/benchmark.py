@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bpg.data.check import Unreadable, check
+from bpg.data.check import Checked, Unreadable, check_all
 from bpg.data.domain import Domain, DomainStream, TestSet
 from bpg.data.folder import Found
-from bpg.data.images import ImageSet
-from bpg.errors import WrongUse
+from bpg.errors import WrongUse, unknown_name
 
 
 @dataclass(frozen=True)
@@ -45,12 +43,27 @@ class Benchmark:
                 remedy="Leave them out of the order.",
             )
         seen = found.stream(name=self.name, order=chosen)
-        tests = [(name, found.domains[name].test) for name in self.unseen]
-        return DomainStream(
-            self.name,
-            tuple(Domain(domain.name, domain.train) for domain in seen.domains),
-            tuple(TestSet(images, None, name) for name, images in tests if images is not None),
-        )
+        domains = tuple(Domain(domain.name, domain.train) for domain in seen.domains)
+        return DomainStream(self.name, domains, tuple(self._unseen_test(found, name) for name in self.unseen))
+
+    def _unseen_test(self, found: Found, name: str) -> TestSet:
+        if name not in found.domains:
+            raise unknown_name("domain", name, found.domains)
+        images = found.domains[name].test
+        if images is None:
+            raise WrongUse(
+                f"{name} has no test images",
+                wanted=f"some, for {self.name} tests on it",
+                came="none",
+                remedy="Complete the data.",
+            )
+        return TestSet(images, None, name)
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """What it is made of, as "domain/side"."""
+        tested = self.unseen or self.order
+        return (*(f"{name}/train" for name in self.order), *(f"{name}/test" for name in tested))
 
     @cached_property
     def expected(self) -> Mapping[str, Any]:
@@ -79,27 +92,16 @@ def verify(benchmark: Benchmark, found: Found, progress: Callable[[int, int], No
         f"{name}/{side}": images
         for name, both in found.domains.items()
         for side, images in (("train", both.train), ("test", both.test))
-        if images is not None
+        if images is not None and (f"{name}/{side}" in benchmark.sets or f"{name}/{side}" not in benchmark.expected)
     }
-    done, total = 0, sum(map(len, sides.values()))
-    results = []
-    for name, images in sides.items():
-
-        def go_on(now: int, _: int, before: int = done) -> None:
-            if progress is not None:
-                progress(before + now, total)
-
-        results.append(_verified(name, images, benchmark.expected, go_on))
-        done += len(images)
-    missing = sorted(set(benchmark.expected) - set(sides))
+    checked = check_all(sides.values(), progress=progress)
+    results = [_verified(name, result, benchmark.expected) for name, result in zip(sides, checked, strict=True)]
+    missing = [name for name in benchmark.sets if name in benchmark.expected and name not in sides]
     return results + [Verified(name, 0, {}, "", (), ["is missing"]) for name in missing]
 
 
-def _verified(
-    name: str, images: ImageSet, published: Mapping[str, Any], progress: Callable[[int, int], None]
-) -> Verified:
-    checked = check(images, progress=progress)
-    counts = dict(sorted(Counter(images.classes[label] for label in checked.images.labels).items()))
+def _verified(name: str, checked: Checked, published: Mapping[str, Any]) -> Verified:
+    counts = checked.images.counts()
     wrong = [f"{len(checked.unreadable)} images cannot be read"] if checked.unreadable else []
     wanted = published.get(name)
     if published and wanted is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,3 +64,19 @@ def check(images: ImageSet, *, strict: bool = False, progress: Callable[[int, in
             remedy="Mend or remove them, or go on without them by leaving --strict out.",
         )
     return Checked(images.subset(kept), tuple(faults), digest.hexdigest())
+
+
+def check_all(
+    sets: Iterable[ImageSet], *, strict: bool = False, progress: Callable[[int, int], None] | None = None
+) -> Iterator[Checked]:
+    """`check` of each of `sets` in turn; progress counts them all."""
+    every = list(sets)
+    done, total = 0, sum(map(len, every))
+    for images in every:
+
+        def go_on(now: int, _: int, before: int = done) -> None:
+            if progress is not None:
+                progress(before + now, total)
+
+        yield check(images, strict=strict, progress=go_on)
+        done += len(images)

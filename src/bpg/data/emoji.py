@@ -13,7 +13,7 @@ from bpg.data.benchmark import Benchmark
 from bpg.data.files import inside
 from bpg.data.folder import Found, LeftOut, Sides
 from bpg.data.images import ImageSet
-from bpg.errors import WrongUse
+from bpg.errors import ImageError, WrongUse
 
 SHIPPED = Path(str(files("bpg").joinpath("shipped", "emoji")))
 STYLES = ("google", "twitter", "fluent-3d", "fluent-flat", "openmoji", "openmoji-black")
@@ -29,8 +29,9 @@ CREDIT = (
 def read(root: Path | None = None) -> Found:
     """The six styles, from the package or from an images.zip in the folder `root`."""
     archive = (root or SHIPPED) / "images.zip"
+    at_fault = ImageError if root is None else WrongUse  # the package, or who named the folder
     if not archive.is_file():
-        raise WrongUse(
+        raise at_fault(
             "the emoji are not there",
             wanted=str(archive),
             came="nothing",
@@ -42,7 +43,7 @@ def read(root: Path | None = None) -> Found:
             style, side, name, _ = path.relative_to(archive).parts
             sides.setdefault((style, side), []).append((path, name))
     except (OSError, ValueError) as error:
-        raise WrongUse(
+        raise (ImageError if isinstance(error, OSError) else at_fault)(
             f"{archive} does not hold the emoji",
             wanted="a zip archive of STYLE/{train,test}/CLASS/CODE.webp",
             came=getattr(error, "strerror", None) or "other folders",

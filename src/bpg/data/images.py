@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,10 @@ class ImageSet:
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def counts(self) -> dict[str, int]:
+        """How many images of each class there are, of those that have any."""
+        return dict(sorted(Counter(self.classes[label] for label in self.labels).items()))
 
     def subset(self, indices: Iterable[int]) -> ImageSet:
         """The images at `indices`, in that order, under the same class names."""

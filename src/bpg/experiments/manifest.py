@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bpg.data.benchmark import Benchmark
-from bpg.data.check import Checked, check
+from bpg.data.check import Checked, check_all
 from bpg.data.domain import Domain, DomainStream, TestSet
 from bpg.data.folder import Found, limited, read_folder
 from bpg.data.images import ImageSet
@@ -48,13 +47,8 @@ def prepare(spec: Spec, found: Found, show: Callable[[Progress], None]) -> Data:
     sides += [(f"{test.name}: test", test.images, spec.data.test_per_class) for test in stream.tests]
     chosen = [(what, images if most is None else limited(images, most)) for what, images, most in sides]
     checked = []
-    done, total, tell = 0, sum(len(images) for _, images in chosen), counted(show, "check")
-    for what, images in chosen:
-
-        def go_on(now: int, _: int, before: int = done) -> None:
-            tell(before + now, total)
-
-        result = check(images, strict=spec.data.strict, progress=go_on)
+    results = check_all((images for _, images in chosen), strict=spec.data.strict, progress=counted(show, "check"))
+    for (what, _), result in zip(chosen, results, strict=True):
         if not result.images:
             raise WrongUse(
                 f"no image of {what} can be read",
@@ -63,16 +57,15 @@ def prepare(spec: Spec, found: Found, show: Callable[[Progress], None]) -> Data:
                 remedy="Mend the images, or leave the domain out of data.order.",
             )
         checked.append(result)
-        done += len(images)
     count = len(stream.domains)
     domains = tuple(Domain(d.name, c.images) for d, c in zip(stream.domains, checked[:count], strict=True))
     tests = tuple(TestSet(c.images, t.domain, t.label) for t, c in zip(stream.tests, checked[count:], strict=True))
-    root = _folder(found)
+    root = _folder(data_root(spec.data.root) if spec.data.root is not None else found.root)
     manifest = {
         "root": spec.data.root,
         "benchmark": spec.data.benchmark,
         "layout": found.layout,
-        "classes": sorted({name for c in checked for name in _class_counts(c.images)}),
+        "classes": sorted({name for c in checked for name in c.images.counts()}),
         "domains": [
             {"name": d.name, "train": _side(c, root), "test": any(t.domain == d.name for t in tests)}
             for d, c in zip(domains, checked[:count], strict=True)
@@ -88,9 +81,8 @@ def prepare(spec: Spec, found: Found, show: Callable[[Progress], None]) -> Data:
 
 def place_of(manifest: Mapping[str, Any]) -> Path:
     """The folder that the paths in a manifest start from, if the data is still where it was."""
-    if manifest["root"] is not None:
-        return data_root(manifest["root"])
-    return _folder(DATASETS[manifest["benchmark"]].read(None))
+    named = manifest["root"]
+    return _folder(data_root(named) if named is not None else DATASETS[manifest["benchmark"]].read(None).root)
 
 
 def data_name(manifest: Mapping[str, Any]) -> str:
@@ -98,8 +90,8 @@ def data_name(manifest: Mapping[str, Any]) -> str:
     return str(manifest.get("benchmark") or Path(manifest["root"]).name)
 
 
-def _folder(found: Found) -> Path:
-    return found.root if found.root.is_dir() else found.root.parent
+def _folder(place: Path) -> Path:
+    return place if place.is_dir() else place.parent
 
 
 def identity_of(data: Data) -> list[Any]:
@@ -112,22 +104,19 @@ def _key(side: dict[str, Any]) -> list[Any]:
 
 
 def _side(checked: Checked, root: Path) -> dict[str, Any]:
-    unreadable = [{"path": _below(fault.path, root), "reason": fault.reason} for fault in checked.unreadable]
-    counts = _class_counts(checked.images)
+    unreadable = [{"path": below(fault.path, root), "reason": fault.reason} for fault in checked.unreadable]
+    counts = checked.images.counts()
     return {"images": len(checked.images), "sha256": checked.sha256, "classes": counts, "unreadable": unreadable}
-
-
-def _class_counts(images: ImageSet) -> dict[str, int]:
-    return dict(sorted(Counter(images.classes[label] for label in images.labels).items()))
 
 
 def _samples(images: ImageSet, root: Path) -> dict[str, str]:
     """An image of each class, for the report."""
     first: dict[str, str] = {}
     for path, label in zip(images.paths, images.labels, strict=True):
-        first.setdefault(images.classes[label], _below(path, root))
+        first.setdefault(images.classes[label], below(path, root))
     return dict(sorted(first.items())[:50])
 
 
-def _below(path: Path, root: Path) -> str:
+def below(path: Path, root: Path) -> str:
+    """`path` as a manifest has it: from the root."""
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

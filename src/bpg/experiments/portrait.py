@@ -12,6 +12,7 @@ from torch import Tensor
 from bpg.data.domain import TestSet
 from bpg.data.images import ImageSet
 from bpg.experiments.evaluation import own_way
+from bpg.experiments.manifest import below
 from bpg.methods.base import Learner, Routable, prepared
 from bpg.randomness import generator_of
 
@@ -38,7 +39,7 @@ def _answers(model: Any, test: TestSet, root: Path) -> list[dict[str, Any]]:
         found.append(
             {
                 "test": test.name,
-                "path": str(path.relative_to(root)) if path.is_relative_to(root) else str(path),
+                "path": below(path, root),
                 "true": images.classes[label],
                 "label": model.classes[best],
                 "probability": round(float(answer.log_probs[place, best].exp()), DIGITS),
@@ -49,7 +50,7 @@ def _answers(model: Any, test: TestSet, root: Path) -> list[dict[str, Any]]:
 
 
 def _map(model: Any, tests: Sequence[TestSet]) -> dict[str, Any]:
-    """Frozen features and prototypes in the plane in which the domains' centres lie furthest apart."""
+    """Frozen features and prototypes, seen so that the domains' centres lie as far apart as they can."""
     features = {}
     for test in tests:
         images = _spread(test.images, test.name, POINTS)
@@ -67,10 +68,12 @@ def _map(model: Any, tests: Sequence[TestSet]) -> dict[str, Any]:
 
 
 def _axes(between: Tensor, everything: Tensor) -> Tensor:
-    """Two directions (d, 2): the centres' first, and where these give fewer than two, the images' own."""
-    found = between if len(between) > 2 else everything
-    _, _, directions = torch.linalg.svd(found, full_matrices=False)
-    axes = directions[:2]
+    """Two directions (d, 2): in which the centres differ most, and where there are too few of them, the images."""
+    _, _, directions = torch.linalg.svd(between, full_matrices=False)
+    axes = directions[: min(2, len(between) - 1)]
+    if len(axes) < 2:
+        _, _, more = torch.linalg.svd(everything - everything @ axes.T @ axes, full_matrices=False)
+        axes = torch.cat([axes, more])[:2]
     largest = axes.gather(1, axes.abs().argmax(dim=1, keepdim=True))
     turned: Tensor = axes * largest.sign()  # a direction and its opposite are one: always the same of the two
     return turned.T

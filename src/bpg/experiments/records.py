@@ -101,7 +101,14 @@ class Run:
         """Some answers and a map of the domains, where there are any."""
         try:
             found: Mapping[str, Any] = json.loads((self.folder / PORTRAIT).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            for answer in found["answers"]:
+                _ = [answer[key] for key in ("test", "path", "true", "label", "probability")], answer["weights"].items()
+            for pairs in (*found["map"]["points"].values(), *found["map"]["prototypes"].values()):
+                _ = [(float(x), float(y)) for x, y in pairs]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            warnings.warn(f"{self.folder / PORTRAIT} is left out: {type(error).__name__}: {error}", stacklevel=2)
             return None
         return found
 

@@ -16,10 +16,10 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from bpg.compute import Precision
 from bpg.config import faults, faulty, settings
 from bpg.data.folder import TEST_SHARE
-from bpg.errors import BPGError, WrongUse
+from bpg.errors import BPGError, WrongUse, unknown_name
 from bpg.methods.base import Learner, is_routable
 from bpg.mixture import FUSIONS
-from bpg.registry import METHODS, ROUTERS
+from bpg.registry import DATASETS, METHODS, ROUTERS
 
 FOLDER_NAME = r"^\w[\w .+=()-]*$"  # of an experiment and of a label: they name folders
 OPTIONS = ("router", "fusion")  # of a routable method: how it answers, no part of what it learns
@@ -31,9 +31,8 @@ class DataSpec:
 
     root: str | None = None  # a folder in one of the known layouts; from here, or else from $BPG_DATA
     benchmark: str | None = None  # or a known name (`bpg data list`); with a root unless it ships with the package
-    order: Annotated[tuple[str, ...], Field(min_length=1)] | None = (
-        None  # the domains to learn; all by name if not given
-    )
+    # The domains to learn, in this order; if not given, the benchmark's own, or all by name.
+    order: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     per_class: PositiveInt | None = None  # training images a class, at most
     test_per_class: PositiveInt | None = None
     test_share: Annotated[float, Field(gt=0, lt=1)] = TEST_SHARE  # where the data has no split of its own
@@ -107,7 +106,7 @@ def read_spec(file: str | Path, changes: Sequence[str] = ()) -> Spec:
         ) from error
     for change in changes:
         apply_change(document, change)
-    found = faults(Spec, document) + _method_faults(document.get("methods"))
+    found = faults(Spec, document) + _benchmark_faults(document.get("data")) + _method_faults(document.get("methods"))
     seeds = document.get("seeds")
     if isinstance(seeds, list) and any(seeds.count(seed) > 1 for seed in seeds):
         found.append(f"seeds: {seeds} names one twice")
@@ -169,6 +168,16 @@ def data_root(root: str) -> Path:
         came=f"nothing at {' or '.join(map(str, places))}",
         remedy="Set data.root to where it lies, or $BPG_DATA to the folder that holds it.",
     )
+
+
+def _benchmark_faults(data: object) -> list[str]:
+    if not isinstance(data, dict) or not isinstance(data.get("benchmark"), str):
+        return []
+    name = data["benchmark"]
+    if name not in DATASETS:
+        error = unknown_name("benchmark", name, DATASETS)
+        return [f"data.benchmark: {error.problem}. {error.remedy}"]
+    return ["data.test_share: a benchmark has a split of its own"] if "test_share" in data else []
 
 
 def _method_faults(methods: object) -> list[str]:

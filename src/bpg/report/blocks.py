@@ -46,6 +46,7 @@ class Scatter:
     title: str
     points: Mapping[str, Sequence[tuple[float, float]]]
     marks: Mapping[str, Sequence[tuple[float, float]]]
+    names: Sequence[str]  # in the order of their colours
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class Answers:
 
     title: str
     answers: Sequence[Answer]
+    names: Sequence[str]  # of the domains, in the order of their colours
 
 
 Block = Table | Heat | Curves | Scatter | Pictures | Answers

@@ -85,7 +85,7 @@ def contents(runs: Sequence[Run], look: Look | None = None) -> Page:
             sections.append(Section(f"Part {number} of {len(parts)}", [text]))
         sections += _part(members, look)
     if look is not None:
-        sections.insert(1, _images(runs, look))
+        sections.insert(1 if len(parts) == 1 else len(sections), _images(runs, look))
     names = sorted({str(run.about["experiment"]) for run in runs})
     return Page(f"bpg: {', '.join(names)}", sections)
 
@@ -282,16 +282,17 @@ def _portraits(routable: Sequence[Group], look: Look | None) -> list[Section]:
         drawn = group.first.portrait
         if drawn is None:
             continue
-        shown = [_answer(group.first, answer, look) for answer in drawn["answers"]]
-        answers.append(Answers(group.name, shown))
         points, marks = (
             {name: [(x, y) for x, y in pairs] for name, pairs in drawn["map"][kind].items()}
             for kind in ("points", "prototypes")
         )
-        maps.append(Scatter(group.name, points, marks))
+        names = sorted({*points, *marks})  # in both, so that a domain has one colour
+        shown = [_answer(group.first, answer, look) for answer in drawn["answers"]]
+        answers.append(Answers(group.name, shown, names))
+        maps.append(Scatter(group.name, points, marks, names))
     said = "Test images whose domain nobody told. Bars: the weight of each domain's expert; who has none was silent."
     where = (
-        "Frozen features of test images, in the plane in which the domains' centres lie furthest apart. Rings: the "
+        "Frozen features of test images, seen so that the domains' centres lie as far apart as they can. Rings: the "
         "prototypes that an image's distance to a domain is measured from."
     )
     return [Section("Some answers", [said], answers), Section("Where the domains lie", [where], maps)]

@@ -140,8 +140,10 @@ def _colour(place: int) -> str:
 
 def _scatter(block: Scatter) -> str:
     """Points and rings on a plane of equal scales."""
-    names = sorted({*block.points, *block.marks})  # as in the cards, so that a domain has one colour
+    names = block.names
     every = [point for pairs in (*block.points.values(), *block.marks.values()) for point in pairs]
+    if not every:
+        return ""
     (left, right), (low, high) = ((min(axis), max(axis)) for axis in zip(*every, strict=True))
     scale = min((WIDTH - 24) / (right - left or 1), (MAP_HEIGHT - 24) / (high - low or 1))
 
@@ -164,7 +166,7 @@ def _scatter(block: Scatter) -> str:
 
 def _answers(block: Answers) -> str:
     """A card an image, with a bar for each domain that spoke."""
-    names = sorted({name for answer in block.answers for name in answer.weights})
+    names = block.names
     cards = []
     for answer in block.answers:
         right = answer.label == answer.true

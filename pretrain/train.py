@@ -2,8 +2,8 @@
 
     python -m pretrain.train WORK
 
-All that takes long is kept in the folder WORK, under a name that says what it was made by: stopped at any moment, the
-same command goes on; changed, it begins anew where the change matters.
+All that takes long is kept in the folder WORK, under a name that says by what settings and code it was made: stopped
+at any moment, the same command goes on; changed, it begins anew from where the change matters, beside what was there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bpg.randomness import generator_of
 from bpg.training import Optimisation, Resume, fit
 from pretrain.images import CIFAR_CLASSES, PIXELS, SEED, SIZE, UNLABELLED, cifar, clip_art, make_views
 from pretrain.muon import Muon
-from pretrain.teacher import BLOCK, GRID, INPUT, LOCAL, POOLED, look
+from pretrain.teacher import GRID, LOCAL, POOLED, look
 
 NANO = ViTConfig(image_size=SIZE, patch_size=8, width=192, depth=6, heads=3, hidden=768)
 VIEWS = {"cifar": 1, "clip": 4}  # of each image
@@ -60,7 +60,7 @@ def _phase(name: str, steps: int, patches: int, lr: float) -> Phase:
     return Phase(name, steps, patches, chosen)
 
 
-PHASES = (_phase("part", 4200, 24, 1e-3), _phase("whole", 1400, 64, 4e-4))
+PHASES = (_phase("part", 4200, 24, 1e-3), _phase("whole", 800, 64, 4e-4))
 
 
 class Student(nn.Module):
@@ -142,7 +142,7 @@ def prepare(work: Path) -> tuple[NDArray[np.uint8], Answers]:
     """All views, and what is to be learned of them."""
     pixels, labels, features = [], [], []
     for kind, copies in VIEWS.items():
-        name = f"{kind}-{_digest(copies, AREAS[kind], SEED, SIZE)}"
+        name = f"{kind}-{_digest(_source('images'), copies, AREAS[kind])}"
         file = work / f"{name}.npz"
         if not file.is_file():
             if kind == "cifar":
@@ -158,7 +158,7 @@ def prepare(work: Path) -> tuple[NDArray[np.uint8], Answers]:
         views = np.load(file)
         pixels.append(views["pixels"])
         labels.append(views["labels"])
-        features.append(look(work, pixels[-1], work / f"{name}-teacher-{_digest(INPUT, BLOCK)}.npy"))
+        features.append(look(work, pixels[-1], work / f"{name}-teacher-{_digest(_source('teacher'))}.npy"))
         print(f"{kind}: {len(pixels[-1])} views", flush=True)
     seen = torch.from_numpy(np.concatenate(features))
     sample = seen[:: max(1, len(seen) // 10000)].float()
@@ -189,7 +189,7 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     pixels, answers = prepare(work)
     student = Student()
-    recipe = _digest(NANO, VIEWS, AREAS, SEED, INPUT, BLOCK, SHIFT, GREY, CLASS_WEIGHT, BATCH, TIMES)
+    recipe = _digest(*(_source(part) for part in ("images", "teacher", "train", "muon")))
     for phase in PHASES:
         recipe = _digest(recipe, phase)
         learn(student, phase, pixels, answers, work, recipe)
@@ -214,7 +214,7 @@ def learn(student: Student, phase: Phase, pixels: NDArray[np.uint8], answers: An
             line = f"{time.strftime('%H:%M:%S')} {phase.name}: step {now.step} of {now.steps}, loss {now.loss:.4f}"
             print(line, f"{now.images / now.seconds:.0f} images/s", flush=True)
 
-    resume = Resume(work / f"{phase.name}.safetensors", recipe, seconds=60)
+    resume = Resume(work / f"{phase.name}-{recipe}.safetensors", recipe, seconds=60)
     lessons = Lessons(pixels, phase.name, phase.steps)
     named = dict(student.named_parameters())
     hidden = [name for name in named if name.startswith("vit.blocks.") and named[name].ndim == 2]
@@ -230,6 +230,10 @@ def learn(student: Student, phase: Phase, pixels: NDArray[np.uint8], answers: An
         progress=tell,
         optimizer=optimizer,
     )
+
+
+def _source(module: str) -> str:
+    return Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
 
 
 def _digest(*values: object) -> str:

@@ -206,7 +206,8 @@ def _tell_results(ours: Run, other: Run) -> None:
         for way in run.ways:
             counts = run.counts(way)
             name = WAYS.get(way, f"bpg, {way}")
-            print(f"  {name:<32}{average_accuracy(counts):6.1f}{forgetting_since_learned(counts):7.1f}")
+            lost = round(forgetting_since_learned(counts), 1) + 0.0  # no minus before a nought
+            print(f"  {name:<32}{average_accuracy(counts):6.1f}{lost:7.1f}")
 
 
 def in_words(ours: Run, other: Run) -> list[str]:

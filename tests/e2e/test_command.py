@@ -135,7 +135,7 @@ def test_doctor_finds_nothing_wrong_where_all_is_well(weights: Path) -> None:
     assert report["machine"]["threads"] == 1
     assert report["packages"]["torch"]
     assert report["faults"] == []
-    assert list(report["weights"]) == ["deit_tiny_patch16_224.fb_in1k"]
+    assert list(report["weights"]) == ["bpg-vit-nano", "deit_tiny_patch16_224.fb_in1k"]
 
 
 def test_doctor_speaks_without_torch() -> None:
@@ -175,7 +175,7 @@ def test_doctor_names_what_is_wrong_and_the_remedy(tmp_path: Path) -> None:
     notes = " | ".join(fault["problem"] for fault in faults if not fault["fatal"])
     assert "$HF_HUB_OFFLINE" in notes
     assert "cannot be written" in notes  # the cache is a convenience
-    assert "no known backbone's weights" in notes
+    assert "no backbone but what ships with bpg" in notes
 
 
 def test_backbones_lists_what_is_known(weights: Path) -> None:

@@ -23,7 +23,7 @@ class Entry:
     vit: ViTConfig
     text: TextConfig | None
     preprocessing: Preprocessing
-    hub: str  # repository
+    hub: str  # repository; none for what ships with the package
     file: str  # in the repository
     licence: str  # SPDX, of the weights
     shipped: bool  # with the package itself
@@ -76,7 +76,7 @@ def _entry(name: str, row: dict[str, Any], table: dict[str, Any]) -> Entry:
         vit=vit,
         text=text,
         preprocessing=pixels,
-        hub=row.get("hub", name if "/" in name else f"timm/{name}"),
+        hub=row.get("hub", "" if row.get("shipped") else name if "/" in name else f"timm/{name}"),
         file=row.get("file", "model.safetensors"),
         licence=row.get("licence", "Apache-2.0"),
         shipped=row.get("shipped", False),

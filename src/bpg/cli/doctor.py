@@ -170,12 +170,10 @@ def _examine_weights(found: Examination) -> None:
     from bpg.backbones.weights import on_disk
 
     here = {name: file for name, entry in catalogue().items() if (file := on_disk(entry)) is not None}
-    found.sections["weights"] = {name: str(file) for name, file in here.items()} or {
-        "none": "no known backbone is on this machine"
-    }
-    if not here:
+    found.sections["weights"] = {name: str(file) for name, file in here.items()}
+    if all(catalogue()[name].shipped for name in here):
         remedy = "Load one by name with a network, or put NAME.safetensors into a folder and point $BPG_WEIGHTS to it."
-        found.faults.append(Fault("no known backbone's weights are on this machine", remedy, fatal=False))
+        found.faults.append(Fault("no backbone but what ships with bpg is on this machine", remedy, fatal=False))
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
         found.faults.append(
             Fault("the hub is switched off by $HF_HUB_OFFLINE", "Unset it to fetch weights by name.", fatal=False)

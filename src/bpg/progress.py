@@ -58,10 +58,10 @@ def progress_bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[Progr
         activity = ""
 
         def show(now: Progress) -> None:
+            nonlocal activity
             speed = f"{now.images / max(now.seconds, 1e-9):.0f} images/s"
             if now.loss is not None:
                 speed += f"  loss {now.loss:.3f}"
-            nonlocal activity
             if now.activity != activity:
                 activity = now.activity
                 bars.reset(task, description=f"{title}: {activity}")

@@ -101,10 +101,7 @@ class Run:
         """Some answers and a map of the domains, where there are any."""
         try:
             found: Mapping[str, Any] = json.loads((self.folder / PORTRAIT).read_text(encoding="utf-8"))
-            for answer in found["answers"]:
-                _ = [answer[key] for key in ("test", "path", "true", "label", "probability")], answer["weights"].items()
-            for pairs in (*found["map"]["points"].values(), *found["map"]["prototypes"].values()):
-                _ = [(float(x), float(y)) for x, y in pairs]
+            _check_portrait(found)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -115,6 +112,17 @@ class Run:
     @cached_property
     def times(self) -> list[dict[str, Any]]:
         return list(_lines(self.folder / TIMES))
+
+
+def _check_portrait(found: Mapping[str, Any]) -> None:
+    """Raise KeyError and its like where something is missing that the report shows."""
+    for answer in found["answers"]:
+        for key in ("test", "path", "true", "label", "probability"):
+            answer[key]
+        answer["weights"].items()
+    for pairs in (*found["map"]["points"].values(), *found["map"]["prototypes"].values()):
+        for x, y in pairs:
+            float(x), float(y)
 
 
 def read_run(folder: Path) -> Run:

@@ -33,11 +33,11 @@ from pretrain.muon import Muon
 from pretrain.teacher import GRID, LOCAL, POOLED, look
 
 NANO = ViTConfig(image_size=SIZE, patch_size=8, width=192, depth=6, heads=3, hidden=768)
-VIEWS = {"cifar": 1, "clip": 4}  # of each image
+VIEWS = {"cifar": 1, "clip": 7}  # of each image
 AREAS = {"cifar": (0.5, 1.0), "clip": (0.3, 1.0)}
 SHIFT = 2  # pixels, either way: a quarter of a patch, so that places stay where they are
-GREY = 0.1  # of the views
-CLASS_WEIGHT = 0.5  # of the classes in the loss
+GREY = 0.2  # of the views
+CLASS_WEIGHT = 0.15  # of the classes in the loss
 BATCH = 128
 TIMES = 15  # Muon's rate over AdamW's
 FILE = "model.safetensors"
@@ -60,7 +60,7 @@ def _phase(name: str, steps: int, patches: int, lr: float) -> Phase:
     return Phase(name, steps, patches, chosen)
 
 
-PHASES = (_phase("part", 4200, 24, 1e-3), _phase("whole", 800, 64, 4e-4))
+PHASES = (_phase("part", 4600, 24, 1e-3), _phase("whole", 600, 64, 4e-4))
 
 
 class Student(nn.Module):

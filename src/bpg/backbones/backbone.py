@@ -119,6 +119,16 @@ class Backbone(nn.Module):
             feature: Tensor = self.vit(images, tuning, query=query)
         return feature.float()
 
+    def start(self, images: Tensor) -> Tensor:
+        """Tokens (B, n, d) of prepared images before block 0: the part that all experts share."""
+        with self._autocast():
+            return self.vit.embed(images)
+
+    def finish(self, tokens: Tensor, tuning: Tuning = PLAIN) -> Tensor:
+        """`forward` from there on, equal within rounding and a little cheaper."""
+        with self._autocast():
+            return self.vit.finish(tokens, tuning).float()
+
     @torch.no_grad()
     def embed(self, images: Tensor) -> Tensor:
         """The frozen feature z (B, d), of unit length."""

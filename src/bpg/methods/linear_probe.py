@@ -11,11 +11,13 @@ from copy import deepcopy
 from typing import Annotated, Any
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from bpg.backbones.backbone import FINISHED, Backbone
 from bpg.backbones.survey import Survey
+from bpg.backbones.tuning import PLAIN, Tuning
 from bpg.config import settings
 from bpg.data.batches import FeatureBatches
 from bpg.data.domain import Domain
@@ -104,7 +106,14 @@ class Probed(nn.Module):
         self.head = head
 
     def forward(self, images: Tensor, backbone: Backbone) -> Tensor:
-        logits: Tensor = self.head(scaled(backbone.embed(images)))
+        return self.classify(backbone(images), backbone)
+
+    def tuning(self) -> Tuning:
+        return PLAIN
+
+    def classify(self, features: Tensor, backbone: Backbone) -> Tensor:
+        del backbone
+        logits: Tensor = self.head(scaled(F.normalize(features, dim=-1)))
         return logits
 
 

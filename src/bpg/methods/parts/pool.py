@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bpg.backbones.backbone import Backbone
@@ -38,7 +39,7 @@ class Way:
 class Member:
     """One domain's expert and what is known of the domain. Nothing in it changes once it is in a pool."""
 
-    expert: nn.Module  # (images, backbone) -> logits (B, C_t)
+    expert: Any  # an nn.Module that is a Specialist; (images, backbone) -> logits (B, C_t)
     prototypes: Tensor  # (k, d) float64
     facts: Mapping[str, Any]  # JSON; `classes` among them
 
@@ -118,8 +119,11 @@ class ExpertPool:
 
         `true` is the images' domain, which the oracle alone is told.
         """
-        asked = [way for way in ways if way.router != ORACLE]
-        distance = distances(self.backbone.embed(images), self.prototypes) if asked else None
+        tokens = self.backbone.start(images)
+        plain = distance = None
+        if any(way.router != ORACLE for way in ways):
+            plain = self.backbone.finish(tokens)
+            distance = distances(F.normalize(plain, dim=-1), self.prototypes)
         confidence = [self._confidence(way, images, distance, true) for way in ways]
         weights = [mixture_weights(each, way.fusion) for each, way in zip(confidence, ways, strict=True)]
         classes = {name: place for place, name in enumerate(self.classes)}
@@ -129,7 +133,8 @@ class ExpertPool:
         for expert, places in enumerate(columns):
             known[expert, places] = True
         wanted = torch.stack(weights).sum(dim=0)
-        logits = run_experts(images, wanted, self.expert_logits, columns, len(classes))
+        experts = [member.expert for member in members]
+        logits = run_experts(self.backbone, tokens, wanted, experts, columns=columns, classes=len(classes), query=plain)
         answers = []
         for way, trust, weight in zip(ways, confidence, weights, strict=True):
             mixed = mix(logits, weight, known.to(images.device), way.fusion)

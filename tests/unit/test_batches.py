@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image
 
 from bpg.data.batches import Batches
 from bpg.data.domain import Domain
 from bpg.data.images import ImageSet
-from bpg.data.transforms import Augmentation, Preprocessing
+from bpg.data.transforms import Augmentation, Preprocessing, _random_crop, training_batch
 
 SHAPES = ((32, 32), (40, 61), (3, 90), (90, 3), (1, 1), (57, 33), (64, 64), (32, 50))
 KINDS: dict[str, tuple[Preprocessing, Augmentation]] = {
@@ -61,3 +62,34 @@ def digest_of(batches: Batches) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_are_the_bytes_they_always_were(kind: str, tmp_path: Path) -> None:
     assert digest_of(batches_of(photos(tmp_path), kind)) == DIGESTS[kind]
+
+
+def plainly(image: torch.Tensor, wanted: Preprocessing, augmentation: Augmentation, seed: int) -> torch.Tensor:
+    """A resized crop, one image and one step at a time, in torch."""
+    generator = torch.Generator().manual_seed(seed)
+    top, left, height, width = _random_crop(image.shape[1], image.shape[2], augmentation, generator)
+    image = image[:, top : top + height, left : left + width]
+    image = F.interpolate(image[None], (wanted.size, wanted.size), mode=wanted.interpolation, antialias=True)[0]
+    if augmentation.flip and torch.rand((), generator=generator) < 0.5:
+        image = image.flip(-1)
+    if augmentation.brightness:
+        light = 1 + augmentation.brightness * (2 * torch.rand((), generator=generator) - 1)
+        image = (image.float() * light).clamp(0, 255)
+    return (image.float() / 255 - torch.tensor(wanted.mean)[:, None, None]) / torch.tensor(wanted.std)[:, None, None]
+
+
+@pytest.mark.parametrize("augmentation", [Augmentation(), Augmentation(brightness=0.4), Augmentation(flip=False)])
+@pytest.mark.parametrize("size", [32, 224])
+def test_a_batch_is_its_images_bit_for_bit(size: int, augmentation: Augmentation) -> None:
+    generator = torch.Generator().manual_seed(size)
+    shapes = [(227, 227), (40, 300), (300, 40), (224, 224), (1, 1), (97, 255)]
+    images = [torch.randint(0, 256, (*shape, 3), generator=generator, dtype=torch.uint8) for shape in shapes]
+    images = [image.permute(2, 0, 1) for image in images]
+    images[2] = images[2].contiguous()  # laid out otherwise
+    wanted = Preprocessing(size=size)
+    found = torch.empty(len(images), 3, size, size)
+    generators = [torch.Generator().manual_seed(seed) for seed in range(len(images))]
+    training_batch(images, wanted, augmentation, generators, out=found)
+    assert torch.equal(
+        found, torch.stack([plainly(image, wanted, augmentation, seed) for seed, image in enumerate(images)])
+    )

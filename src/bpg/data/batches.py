@@ -17,8 +17,10 @@ from torch import Tensor
 from bpg.data.ahead import ahead
 from bpg.data.decode import decode
 from bpg.data.domain import Domain
-from bpg.data.transforms import Augmentation, Preprocessing, training
+from bpg.data.transforms import Augmentation, Preprocessing, training, training_batch
 from bpg.randomness import generator_of
+
+PIECE = 8  # images that one thread prepares at a time
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,7 @@ class Batches:
 
     def image(self, index: int, epoch: int) -> Tensor:
         """One image as this epoch sees it."""
-        encoded = self.domain.train.encoded(index)
-        pixels = decode(encoded, where=str(self.domain.train.paths[index]))
-        content = hashlib.sha256(encoded).digest()
-        generator = generator_of(self.seed, self.domain.name, "augmentation", epoch, content)
+        pixels, generator = self._opened(index, epoch)
         return training(pixels, self.preprocessing, self.augmentation, generator)
 
     def labels(self, indices: Sequence[int]) -> Tensor:
@@ -63,21 +62,50 @@ class Batches:
     def stream(self, first: int, *, rank: int = 0, ranks: int = 1) -> Generator[tuple[Tensor, Tensor, int], None, None]:
         """(images, labels, size of the whole batch) of each step from `first` on; of a batch only this rank's share."""
 
-        def shares() -> Generator[tuple[int, int], None, None]:
-            for step in range(first, self.steps):
-                for index in self.indices(step)[rank::ranks]:
-                    yield index, step // self.steps_an_epoch
+        size = self.preprocessing.size
 
-        loaded = ahead(lambda key: self.image(*key), shares(), window=2 * -(-self.batch_size // ranks))
+        def pieces() -> Generator[_Piece, None, None]:
+            for step in range(first, self.steps):
+                mine = self.indices(step)[rank::ranks]
+                images = torch.empty(len(mine), 3, size, size)
+                for start in range(0, len(mine), PIECE):
+                    yield _Piece(images, start, mine[start : start + PIECE], step // self.steps_an_epoch)
+
+        def prepare(piece: _Piece) -> Tensor:
+            pixels, generators = zip(*(self._opened(index, piece.epoch) for index in piece.indices), strict=True)
+            out = piece.images[piece.start : piece.start + len(pixels)]
+            training_batch(pixels, self.preprocessing, self.augmentation, generators, out=out)
+            return piece.images
+
+        share = -(-self.batch_size // ranks)
+        prepared = ahead(prepare, pieces(), window=2 * -(-share // PIECE))
         try:
             for step in range(first, self.steps):
                 whole = self.indices(step)
                 mine = whole[rank::ranks]
-                size = self.preprocessing.size
-                images = torch.stack([next(loaded) for _ in mine]) if mine else torch.empty(0, 3, size, size)
+                images = torch.empty(0, 3, size, size)
+                for _ in range(0, len(mine), PIECE):
+                    images = next(prepared)
                 yield images, self.labels(mine), len(whole)
         finally:
-            loaded.close()
+            prepared.close()
+
+    def _opened(self, index: int, epoch: int) -> tuple[Tensor, torch.Generator]:
+        """The pixels of an image, and the generator of what this epoch does to them."""
+        encoded = self.domain.train.encoded(index)
+        pixels = decode(encoded, where=str(self.domain.train.paths[index]))
+        content = hashlib.sha256(encoded).digest()
+        return pixels, generator_of(self.seed, self.domain.name, "augmentation", epoch, content)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some images of a batch, and where they belong in it."""
+
+    images: Tensor  # of the whole batch
+    start: int
+    indices: list[int]
+    epoch: int
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,6 @@ after an interruption, or on two processes, sees what an undisturbed one sees.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,8 +14,8 @@ import torch
 from torch import Tensor
 
 from bpg.data.ahead import ahead
-from bpg.data.decode import decode
 from bpg.data.domain import Domain
+from bpg.data.pixels import Decoded, PixelCache, pixel_limit
 from bpg.data.transforms import Augmentation, Preprocessing, training, training_batch
 from bpg.randomness import generator_of
 
@@ -50,8 +49,8 @@ class Batches:
 
     def image(self, index: int, epoch: int) -> Tensor:
         """One image as this epoch sees it."""
-        pixels, generator = self._opened(index, epoch)
-        return training(pixels, self.preprocessing, self.augmentation, generator)
+        pixels, content = Decoded(self.domain).open(index)
+        return training(pixels, self.preprocessing, self.augmentation, self._generator(epoch, content))
 
     def labels(self, indices: Sequence[int]) -> Tensor:
         """Of these images, indices into `domain.classes`."""
@@ -62,7 +61,9 @@ class Batches:
     def stream(self, first: int, *, rank: int = 0, ranks: int = 1) -> Generator[tuple[Tensor, Tensor, int], None, None]:
         """(images, labels, size of the whole batch) of each step from `first` on; of a batch only this rank's share."""
 
-        size = self.preprocessing.size
+        size, limit = self.preprocessing.size, pixel_limit()
+        cache = PixelCache(self.domain.name, len(self.domain.train), limit=limit) if limit else None
+        decoded = Decoded(self.domain, cache)
 
         def pieces() -> Generator[_Piece, None, None]:
             for step in range(first, self.steps):
@@ -72,7 +73,8 @@ class Batches:
                     yield _Piece(images, start, mine[start : start + PIECE], step // self.steps_an_epoch)
 
         def prepare(piece: _Piece) -> Tensor:
-            pixels, generators = zip(*(self._opened(index, piece.epoch) for index in piece.indices), strict=True)
+            pixels, contents = zip(*map(decoded.open, piece.indices), strict=True)
+            generators = [self._generator(piece.epoch, content) for content in contents]
             out = piece.images[piece.start : piece.start + len(pixels)]
             training_batch(pixels, self.preprocessing, self.augmentation, generators, out=out)
             return piece.images
@@ -87,15 +89,19 @@ class Batches:
                 for _ in range(0, len(mine), PIECE):
                     images = next(prepared)
                 yield images, self.labels(mine), len(whole)
+                if cache is not None and (step + 1) % self.steps_an_epoch:
+                    cache.settle()
+                elif cache is not None:
+                    cache.flush()
+                    cache.refresh()  # other ranks saw other images in this epoch
         finally:
             prepared.close()
+            if cache is not None:
+                cache.flush()  # also when the run is interrupted: nothing decoded is lost
 
-    def _opened(self, index: int, epoch: int) -> tuple[Tensor, torch.Generator]:
-        """The pixels of an image, and the generator of what this epoch does to them."""
-        encoded = self.domain.train.encoded(index)
-        pixels = decode(encoded, where=str(self.domain.train.paths[index]))
-        content = hashlib.sha256(encoded).digest()
-        return pixels, generator_of(self.seed, self.domain.name, "augmentation", epoch, content)
+    def _generator(self, epoch: int, content: bytes) -> torch.Generator:
+        """Of what an epoch does to an image whose file has the sha256 `content`."""
+        return generator_of(self.seed, self.domain.name, "augmentation", epoch, content)
 
 
 @dataclass(frozen=True, slots=True)

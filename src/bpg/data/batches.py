@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -54,13 +54,17 @@ class Batches:
 
     def labels(self, indices: Sequence[int]) -> Tensor:
         """Of these images, indices into `domain.classes`."""
+        return self._targets[list(indices)]
+
+    @cached_property
+    def _targets(self) -> Tensor:
+        """The labels of all images: to look for the classes of a large domain in every step would take longer."""
         place = {name: index for index, name in enumerate(self.domain.classes)}
         train = self.domain.train
-        return torch.tensor([place[train.classes[train.labels[index]]] for index in indices], dtype=torch.long)
+        return torch.tensor([place[train.classes[label]] for label in train.labels], dtype=torch.long)
 
     def stream(self, first: int, *, rank: int = 0, ranks: int = 1) -> Generator[tuple[Tensor, Tensor, int], None, None]:
         """(images, labels, size of the whole batch) of each step from `first` on; of a batch only this rank's share."""
-
         size, limit = self.preprocessing.size, pixel_limit()
         cache = PixelCache(self.domain.name, len(self.domain.train), limit=limit) if limit else None
         decoded = Decoded(self.domain, cache)

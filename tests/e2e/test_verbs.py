@@ -301,11 +301,12 @@ def test_forget_gives_the_model_that_never_saw_it(place: Place, copy: Path, tmp_
     assert model_files(copy) == model_files(only)
     assert [entry["event"] for entry in document("inspect", copy)["history"]][-1] == "forgot blue"
     assert "Did you mean red?" in refused("forget", copy, "redd")
-    cached = tmp_path / "cache" / "features" / "x" / "a.safetensors"
-    cached.parent.mkdir(parents=True)
-    cached.write_bytes(b"12345")
-    assert document("forget", copy, "red", "--purge-cache", BPG_CACHE=str(tmp_path / "cache"))["purged_bytes"] == 5
-    assert not cached.exists()
+    cached = [tmp_path / "cache" / kind / "x" / "a.safetensors" for kind in ("features", "pixels")]
+    for file in cached:
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"12345")
+    assert document("forget", copy, "red", "--purge-cache", BPG_CACHE=str(tmp_path / "cache"))["purged_bytes"] == 10
+    assert not any(file.exists() for file in cached)
     assert "has learned nothing" in refused(
         "predict", copy, place.data / "red" / "bar" / "000.png", "--backbone", place.vit
     )

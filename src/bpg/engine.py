@@ -67,7 +67,7 @@ def run_experts(
             features = query[rows]
         else:
             features = backbone.finish(tokens[rows], packed([(share.tuning, len(share.rows)) for share in shares]))
-        for share, own in zip(shares, features.split([len(share.rows) for share in shares]), strict=True):
+        for share, own in zip(shares, torch.split(features, [len(share.rows) for share in shares]), strict=True):
             logits = experts[share.expert].classify(own, backbone)
             found[share.rows[:, None], share.expert, columns[share.expert].to(tokens.device)] = logits.double()
     return found
@@ -172,7 +172,7 @@ def _split(parts: Sequence[Part | None], counts: Sequence[int]) -> Part | None:
         return None
 
     def act(u: Tensor) -> Tensor:
-        shares = u.split(list(counts))
+        shares = torch.split(u, list(counts))
         done = [None if part is None else part(own) for part, own in zip(parts, shares, strict=True)]
         like = next(each for each in done if each is not None)
         return torch.cat(

@@ -25,8 +25,6 @@ from bpg.methods.base import Learner
 from bpg.methods.parts.heads import GrowingHead
 from bpg.methods.parts.identity import check_classes
 from bpg.methods.parts.pool import Member, Pooled
-from bpg.prototypes import prototypes
-from bpg.randomness import seed_of
 from bpg.store import State
 from bpg.training import Optimisation, cross_entropy
 from bpg.types import Prediction
@@ -48,23 +46,21 @@ class LinearProbe(Pooled):
     Settings = ProbeSettings
     settings: ProbeSettings
 
-    def __init__(self, backbone: Backbone | str, *, router: str = "hard", **options: Any) -> None:
-        super().__init__(backbone, router=router, **options)
+    def __init__(self, backbone: Backbone | str, **options: Any) -> None:
+        super().__init__(backbone, **{"router": "hard"} | options)
 
     def learn(self, domain: Domain) -> None:
         self.admit(domain)
         found = self.survey(domain)
         head = train_head(self, GrowingHead(self.backbone.feature_width).to(self.backbone.device), domain, found)
-        seed = seed_of(self.settings.seed, domain.name, "prototypes")
-        centres = prototypes(found.features[FINISHED], k=self.settings.k, seed=seed)
         facts = {"classes": list(domain.classes), "images": len(domain.train), "images_sha256": found.sha256}
-        self.pool.add(domain.name, Member(Probed(head), centres, facts))
+        self.pool.add(domain.name, Member(Probed(head), self.locate(domain, found), facts))
 
     def restore(self, state: State) -> None:
         for name, learned in state.domains.items():
             head = GrowingHead(self.backbone.feature_width).to(self.backbone.device)
             head.grow(learned.facts["classes"], seed=0)
-            self.pool.add(name, Member.restored(Probed(head), learned, self.backbone.feature_width))
+            self.pool.add(name, Member.restored(Probed(head), learned, self.backbone))
 
 
 class SequentialProbe(Learner):

@@ -9,7 +9,7 @@ from typing import Any
 
 from bpg.data.domain import TestSet
 from bpg.methods.base import Learner, Routable, prepared
-from bpg.methods.parts.pool import MIXTURES, ORACLE, Way
+from bpg.methods.parts.ways import MIXTURES, ORACLE, Way
 from bpg.progress import Progress, counted
 from bpg.types import Prediction
 

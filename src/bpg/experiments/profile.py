@@ -15,7 +15,8 @@ from torch import Tensor
 from bpg.backbones.faster import Arithmetic
 from bpg.data.domain import TestSet
 from bpg.methods.base import prepared
-from bpg.methods.parts.pool import Pooled, Way
+from bpg.methods.parts.pool import Pooled
+from bpg.methods.parts.ways import Way
 from bpg.progress import Progress, counted
 from bpg.routing import stops
 

@@ -19,7 +19,7 @@ from bpg.config import faults, faulty, settings
 from bpg.data.folder import TEST_SHARE
 from bpg.errors import BPGError, WrongUse, unknown_name
 from bpg.methods.base import Learner, is_routable
-from bpg.methods.parts.pool import MIXTURES, WAY_OPTIONS
+from bpg.methods.parts.ways import MIXTURES, WAY_OPTIONS
 from bpg.mixture import FUSIONS
 from bpg.registry import DATASETS, METHODS, ROUTERS
 

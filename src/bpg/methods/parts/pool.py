@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bpg.backbones.backbone import FINISHED, Backbone, Probe
-from bpg.backbones.faster import ARITHMETICS, Arithmetic, faster
+from bpg.backbones.faster import Arithmetic, faster
 from bpg.backbones.survey import Survey
 from bpg.data.domain import Domain
 from bpg.engine import run_experts
@@ -21,61 +21,14 @@ from bpg.errors import PluginError, WrongUse, unknown_name
 from bpg.methods.base import Learner
 from bpg.methods.parts.identity import check_classes
 from bpg.methods.parts.states import joined
-from bpg.mixture import Fusion, check_fusion, mix, mixture_weights
+from bpg.methods.parts.ways import ORACLE, WAY_OPTIONS, Way, way_of
+from bpg.mixture import mix, mixture_weights
 from bpg.prototypes import LEVELS, Place, located
 from bpg.randomness import seed_of
 from bpg.registry import ROUTERS
 from bpg.routing import Places, oracle, stops
 from bpg.store import Learned, State, answering
 from bpg.types import Prediction
-
-ORACLE = "oracle"
-WAY_OPTIONS = ("mixture", "router", "fusion", "route_depth", "max_experts", "arithmetic")
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """Who speaks at test time, and how they are fused. The oracle is no registered router: it is told the domain."""
-
-    router: str = "soft"
-    fusion: Fusion = "threshold+l1"
-    route_depth: int = 0  # blocks after which images are routed; 0: after the last
-    max_experts: int | None = None  # that may speak on an image; the likeliest
-    arithmetic: Arithmetic = "exact"  # of the frozen backbone
-
-    def __str__(self) -> str:
-        early = f"routed after block {self.route_depth}" if self.route_depth else ""
-        most = f"at most {self.max_experts} experts" if self.max_experts is not None else ""
-        rough = self.arithmetic if self.arithmetic != "exact" else ""
-        return ", ".join(part for part in (self.router, self.fusion, early, most, rough) if part)
-
-
-MIXTURES = {"calibrated": Way("calibrated", "probabilities"), "paper": Way("soft", "threshold+l1")}
-
-
-def way_of(
-    mixture: str = "calibrated",
-    *,
-    router: str | None = None,
-    fusion: Fusion | None = None,
-    route_depth: int = 0,
-    max_experts: int | None = None,
-    arithmetic: Arithmetic = "exact",
-) -> Way:
-    """The way that options ask for: a known mixture, or a router and a fusion in the place of its own."""
-    if mixture not in MIXTURES:
-        raise unknown_name("mixture", mixture, MIXTURES)
-    known = MIXTURES[mixture]
-    if router is not None and router != known.router:
-        ROUTERS[router]  # a typo is told before anything is learned
-        known = Way(router)
-    if max_experts is not None and max_experts < 1:
-        raise WrongUse("nobody may speak", wanted="max_experts of 1 or more", came=str(max_experts), remedy="Raise it.")
-    if arithmetic not in ARITHMETICS:
-        raise unknown_name("arithmetic", arithmetic, ARITHMETICS)
-    found = Way(known.router, fusion or known.fusion, route_depth, max_experts, arithmetic)
-    check_fusion(found.fusion)
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ test-real: .venv/ready-dev
 bench: .venv/ready-dev
 	$(BIN)/python -m benchmarks.backbone
 	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.data
 
 # What made the data and the weights that ship: see tools/emoji.py and pretrain/README.md.
 WORK ?= $(HOME)/.cache/bpg-build

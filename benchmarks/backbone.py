@@ -5,31 +5,23 @@ Run it with `make bench`. It prints a table, and a JSON document with `--json`.
 
 from __future__ import annotations
 
-import io
 import json
 import platform
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image
 from tests.oracles import oracle
 
-from bpg.backbones.backbone import FINISHED, Backbone, Probe
+from bpg.backbones.backbone import Backbone
 from bpg.backbones.catalogue import find
-from bpg.backbones.survey import survey
 from bpg.backbones.tuning import Prefix, Tuning
 from bpg.backbones.vit import ViT
 from bpg.compute import available_cores
-from bpg.data.decode import decode
-from bpg.data.images import ImageSet
 
-ROUNDS, BATCH, IMAGES = 7, 16, 64
+ROUNDS, BATCH = 7, 16
 
 
 def seconds(function: Callable[[], object]) -> float:
@@ -51,19 +43,6 @@ def compare(base: Callable[[], object], others: dict[str, Callable[[], object]])
         name: {"median": statistics.median(found), "low": min(found), "high": max(found)}
         for name, found in ratios.items()
     }
-
-
-def photographs(folder: Path) -> ImageSet:
-    """JPEG files of the size that PACS has."""
-    generator = np.random.default_rng(0)
-    paths = []
-    for index in range(IMAGES):
-        rough = Image.fromarray(generator.integers(0, 256, (29, 29, 3), dtype=np.uint8)).resize((227, 227))
-        buffer = io.BytesIO()
-        rough.save(buffer, "JPEG", quality=90)
-        paths.append(folder / f"{index}.jpg")
-        paths[-1].write_bytes(buffer.getvalue())
-    return ImageSet(tuple(paths), tuple(index % 4 for index in range(IMAGES)), ("a", "b", "c", "d"))
 
 
 def measure() -> dict[str, dict[str, dict[str, float]]]:
@@ -97,26 +76,7 @@ def measure() -> dict[str, dict[str, dict[str, float]]]:
                 "ours, compiled": lambda: compiled(images),
             },
         )
-    with tempfile.TemporaryDirectory() as folder:
-        pictures = photographs(Path(folder))
-        pixels = [backbone.prepare(decode(path.read_bytes(), where=str(path))) for path in pictures.paths]
-        batches = torch.stack(pixels).split(32)
-
-        def decode_all() -> None:
-            for path in pictures.paths:
-                backbone.prepare(decode(path.read_bytes(), where=str(path)))
-
-        surveys = compare(
-            lambda: [backbone.embed(batch) for batch in batches],
-            {
-                "survey": lambda: survey(backbone, pictures, cache=None),
-                "survey at three depths": lambda: survey(
-                    backbone, pictures, probes=[FINISHED, Probe(5, "moments"), Probe(8)], cache=None
-                ),
-                "decoding and resizing alone": decode_all,
-            },
-        )
-    return {"forward of DeiT-Tiny, over timm's": forwards, "survey, over the bare forward": surveys}
+    return {"forward of DeiT-Tiny, over timm's": forwards}
 
 
 def main() -> None:

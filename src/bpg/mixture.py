@@ -13,16 +13,25 @@ from torch import Tensor
 from bpg.errors import WrongUse
 from bpg.routing import survivors
 
-Fusion = Literal["mean", "max", "threshold+mean", "threshold+l1", "threshold+l2"]
+Fusion = Literal["mean", "max", "threshold+mean", "threshold+l1", "threshold+l2", "probabilities"]
 FUSIONS: tuple[str, ...] = get_args(Fusion)
 
 
-def mixture_weights(confidence: Tensor, fusion: Fusion = "threshold+l1") -> Tensor:
-    """w'_t (B, T): what is left of the confidences. A weight of 0 means that the expert need not run."""
+def mixture_weights(confidence: Tensor, fusion: Fusion = "threshold+l1", *, most: int | None = None) -> Tensor:
+    """w'_t (B, T): what is left of the confidences. A weight of 0 means that the expert need not run.
+
+    At `most` so many are left, the likeliest; of equally likely ones, the first by name.
+    """
     check_fusion(fusion)
+    stays = torch.ones_like(confidence, dtype=torch.bool)
+    if fusion not in ("mean", "max"):
+        stays = survivors(confidence)
+    if most is not None:
+        order = confidence.argsort(dim=1, descending=True, stable=True)
+        stays &= torch.zeros_like(stays).scatter(1, order[:, :most], True)
     if fusion in ("mean", "max"):
-        return torch.full_like(confidence, 1 / confidence.shape[1])
-    kept = torch.where(survivors(confidence), confidence, 0.0)
+        return stays / stays.sum(dim=1, keepdim=True, dtype=confidence.dtype)
+    kept = torch.where(stays, confidence, 0.0)
     if fusion == "threshold+mean":
         kept = (kept > 0).to(confidence.dtype)
     norm: Tensor = torch.linalg.vector_norm(kept, ord=2 if fusion == "threshold+l2" else 1, dim=1, keepdim=True)
@@ -41,6 +50,8 @@ def mix(logits: Tensor, weights: Tensor, known: Tensor, fusion: Fusion = "thresh
     `known` (T, C) says which classes each expert has seen. A class that nobody who speaks knows gets minus infinity.
     """
     speaks = (weights > 0)[:, :, None] & known  # (B, T, C)
+    if fusion == "probabilities":
+        return _mix_probabilities(logits, weights, speaks)
     if fusion == "max":
         return torch.where(speaks, logits.double(), -torch.inf).amax(dim=1)
     votes = torch.where(speaks, weights[:, :, None], 0.0)
@@ -49,3 +60,16 @@ def mix(logits: Tensor, weights: Tensor, known: Tensor, fusion: Fusion = "thresh
     # Where all who speak know the class, the quotient is 1 and the sum stays as it is.
     whole = weights.sum(dim=1, keepdim=True)
     return torch.where(heard > 0, mixed * (whole / heard), -torch.inf)
+
+
+def _mix_probabilities(logits: Tensor, weights: Tensor, speaks: Tensor) -> Tensor:
+    """The logarithm of the experts' probabilities, averaged by their weights over those who know the class, (B, C).
+
+    A probability has no scale of its own as logits have: no expert is heard for being loud.
+    """
+    own = torch.where(speaks, logits.double(), -torch.inf)
+    log_probs = own - own.logsumexp(dim=2, keepdim=True).nan_to_num(neginf=0.0)  # (B, T, C)
+    votes = torch.where(speaks, weights[:, :, None], 0.0)
+    heard = votes.sum(dim=1)  # (B, C)
+    mixed = (votes.log() + log_probs).logsumexp(dim=1) - heard.log()
+    return torch.where(heard > 0, mixed, -torch.inf)

@@ -1,10 +1,12 @@
-"""Where a domain lies: k-means centres of its frozen features.
+"""Where a domain lies: k-means centres of its frozen features, and how far its own images are from them.
 
 Lloyd's algorithm from k-means++ seeds (Arthur and Vassilvitskii 2007), the best of several restarts, in float64 and in
 file order, so that the same features give the same bytes.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,9 +17,48 @@ from bpg.errors import WrongUse
 
 Floats = NDArray[np.float64]
 RESTARTS, STEPS = 10, 300
+FOLDS, FOLD_RESTARTS, MOST_HELD_OUT = 5, 2, 4096
+LEVELS = 21  # quantiles: 0, 0.05, ... 1
 
 
-def prototypes(features: Tensor, *, k: int = 5, seed: int = 0) -> Tensor:
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Where a domain lies, and how far from there its own images are.
+
+    The distances are those of training images to prototypes that were fitted without them: to their own ones, images
+    are nearer than any new image will be.
+    """
+
+    prototypes: Tensor  # (k, d) float64
+    reach: Tensor  # (21,) float64: quantiles of the distances, from the least to the greatest
+
+    @property
+    def variance(self) -> float:
+        """Of the distances, taken as spread evenly between one quantile and the next."""
+        low, high = self.reach[:-1], self.reach[1:]
+        mean = (low + high).mean() / 2
+        return float((low**2 + low * high + high**2).mean() / 3 - mean**2)
+
+
+def located(features: Tensor, *, k: int = 5, seed: int = 0) -> Place:
+    """Where the domain of these features (n, d) lies."""
+    return Place(prototypes(features, k=k, seed=seed), _reach(features, k, seed))
+
+
+def _reach(features: Tensor, k: int, seed: int) -> Tensor:
+    """Quantiles of the held-out distances; zeros for a single image, of which nothing can be held out."""
+    x = features[:: -(-len(features) // MOST_HELD_OUT)].double().cpu()
+    if len(x) < 2:
+        return torch.zeros(LEVELS, dtype=torch.float64)
+    fold = torch.arange(len(x)) % FOLDS  # files stand class by class: every fold has its share of each
+    found = []
+    for out in range(min(FOLDS, len(x))):
+        centres = prototypes(x[fold != out], k=k, seed=seed, restarts=FOLD_RESTARTS)
+        found.append(torch.cdist(x[fold == out], centres).amin(dim=1))
+    return torch.quantile(torch.cat(found), torch.linspace(0, 1, LEVELS, dtype=torch.float64))
+
+
+def prototypes(features: Tensor, *, k: int = 5, seed: int = 0, restarts: int = RESTARTS) -> Tensor:
     """The prototypes nu_{t,j} (k, d) of a domain's features (n, d), float64; fewer where fewer are distinct."""
     if k < 1 or features.ndim != 2 or not len(features):
         raise WrongUse(
@@ -33,7 +74,7 @@ def prototypes(features: Tensor, *, k: int = 5, seed: int = 0) -> Tensor:
     if len(distinct) <= k:
         return torch.from_numpy(np.unique(raw, axis=0))
     best: tuple[float, Floats] | None = None
-    for restart in range(RESTARTS):
+    for restart in range(restarts):
         found = _lloyd(x, _seeds(x, k, np.random.default_rng([seed, restart])))
         if best is None or found[0] < best[0]:
             best = found

@@ -68,7 +68,11 @@ METHODS = Registry(
         "sequential_probe": "bpg.methods.linear_probe:SequentialProbe",
     },
 )
-ROUTERS = Registry("router", "bpg.routers", {"soft": "bpg.routing:confidences", "hard": "bpg.routing:hard"})
+ROUTERS = Registry(
+    "router",
+    "bpg.routers",
+    {"calibrated": "bpg.routing:calibrated", "soft": "bpg.routing:soft", "hard": "bpg.routing:hard"},
+)
 BACKBONES = Registry("backbone", "bpg.backbones", {})
 DATASETS = Registry(
     "benchmark",

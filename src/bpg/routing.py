@@ -5,35 +5,90 @@ A router turns distances (B, T) into confidences (B, T) that sum to one; `surviv
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from bpg.backbones.backbone import FINISHED, Probe
 from bpg.errors import WrongUse
+from bpg.prototypes import Place
 
-Router = Callable[[Tensor], Tensor]  # distances (B, T) -> confidences (B, T)
-
-
-def distances(features: Tensor, prototypes: Sequence[Tensor]) -> Tensor:
-    """a_t = min_j |z - nu_tj| (eq:nearest_distance) of features (B, d) to each domain's prototypes (k_t, d): (B, T)."""
-    if not prototypes:
-        raise WrongUse("no domain is known", wanted="at least one", came="none", remedy="Learn a domain first.")
-    z = features.double()
-    every = torch.cat([nu.to(z) for nu in prototypes])
-    # Each pair by itself, not through a matrix product: then no result depends on who else is in the batch.
-    each = torch.cdist(z, every, compute_mode="donot_use_mm_for_euclid_dist")
-    parts = torch.split(each, [len(nu) for nu in prototypes], dim=1)
-    return torch.stack([part.amin(dim=1) for part in parts], dim=1)
+EARLY = ((1 / 4, "moments"), (5 / 12, "moments"), (2 / 3, "class"))  # share of the blocks, kind of feature
+SHARPEST = 1e-6  # temperature; where distances do not vary, the nearest domain wins
+# Distances (B, T), and by how much those of a domain's own images vary -> confidences (B, T).
+Router = Callable[[Tensor, float], Tensor]
 
 
-def confidences(distance: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """w = softmax(-a) over the domains (eq:softmax_confidence), (B, T)."""
-    return torch.softmax(-distance.double() / temperature, dim=1)
+def stops(depth: int) -> tuple[Probe, ...]:
+    """Where a ViT of `depth` blocks can be routed at: at its finished feature, and on the way there.
+
+    The fixed set lets a model choose among them later, when the images are gone.
+    """
+    early: dict[int, Probe] = {}
+    for share, kind in EARLY:
+        blocks = max(1, int(share * depth + 0.5))
+        if blocks < depth:
+            early.setdefault(blocks, Probe(blocks, kind))  # type: ignore[arg-type]
+    return FINISHED, *early.values()
 
 
-def hard(distance: Tensor) -> Tensor:
+class Places:
+    """Where all domains lie, side by side: the distances to all their prototypes are one matrix product."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        if not places:
+            raise WrongUse("no domain is known", wanted="at least one", came="none", remedy="Learn a domain first.")
+        self.domains = len(places)
+        self.spread = math.sqrt(max(0.0, sum(place.variance for place in places) / len(places)))
+        every = torch.cat([place.prototypes.double() for place in places])
+        self._doubled, self._sizes = 2 * every.T, every.square().sum(dim=1)
+        counts = torch.tensor([len(place.prototypes) for place in places])
+        self._owners = torch.repeat_interleave(torch.arange(self.domains), counts)
+        self._reach = torch.stack([place.reach.double() for place in places])  # (T, 21)
+
+    def distances(self, features: Tensor) -> Tensor:
+        """a_t = min_j |z - nu_tj| (eq:nearest_distance) of features (B, d) to each domain's prototypes, (B, T)."""
+        z = features.double()
+        own = z.square().sum(dim=1, keepdim=True)
+        squared = (own - z @ self._doubled.to(z.device) + self._sizes.to(z.device)).clamp(min=0)  # (B, all k_t)
+        owners = self._owners.to(z.device).expand(len(z), -1)
+        farthest = z.new_full((len(z), self.domains), torch.inf)
+        return farthest.scatter_reduce(1, owners, squared, "amin").sqrt()
+
+    def unknown(self, distance: Tensor) -> Tensor:
+        """How much each image looks like none of the domains, (B,) from 0 to 1: the share of a domain's own images
+        that lie nearer to it than this one, for the domain that claims the image most.
+
+        Honest: of images from known domains, not more than a share 1 - u gets a score above u.
+        """
+        reach = self._reach.to(distance.device)
+        a = distance.T.contiguous()  # (T, B)
+        above = torch.searchsorted(reach, a, right=True).clamp(1, reach.shape[1] - 1)
+        low, high = reach.gather(1, above - 1), reach.gather(1, above)
+        part = ((a - low) / (high - low).clamp(min=1e-12)).clamp(0, 1)
+        return ((above - 1 + part) / (reach.shape[1] - 1)).amin(dim=0)
+
+
+def soft(distance: Tensor, spread: float = 1.0) -> Tensor:
+    """w = softmax(-a) over the domains (eq:softmax_confidence), (B, T): the paper's."""
+    del spread
+    return torch.softmax(-distance.double(), dim=1)
+
+
+def calibrated(distance: Tensor, spread: float) -> Tensor:
+    """w = softmax(-a / sigma), (B, T): a domain that is nearer by what chance does to a distance is e times as likely.
+
+    Leaves the paper, whose temperature of 1 is about the largest distance that unit-length features can have between
+    domains; docs/mixture.md has the numbers.
+    """
+    return torch.softmax(-distance.double() / max(spread, SHARPEST), dim=1)
+
+
+def hard(distance: Tensor, spread: float = 1.0) -> Tensor:
     """All weight on the nearest domain; of equally near ones, on the first by name."""
+    del spread
     return torch.nn.functional.one_hot(distance.argmin(dim=1), distance.shape[1]).double()
 
 

@@ -6,6 +6,7 @@
       experts/SHA256.safetensors    a domain's tensors, named by their content
       state-SHA256.safetensors      what a method keeps that is no domain's own
       history.jsonl                 when what was learned; not part of the model's digest
+      answering.json                options to answer by, where somebody has chosen some; not part of it either
 
 Replacing model.json is the only commit point. A reader sees the old model or the new one; one writer writes at a time.
 Only JSON and safetensors are read, sizes are capped, and every byte of every file is covered by a digest.
@@ -113,6 +114,23 @@ def _save(state: State, folder: Path, event: str, expects: str | None) -> str:
         _replace(folder / "model.json", content)
         _sweep(folder, document)
     return digest
+
+
+def answering(folder: Path) -> dict[str, Any]:
+    """How the model in `folder` is to answer unless it is told otherwise; nothing if nobody has said so."""
+    file = folder / "answering.json"
+    try:
+        found = json.loads(file.read_bytes()) if file.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise _damaged(file, "cannot be read", "options as `bpg tune-routing` writes them", str(error)) from error
+    if not isinstance(found, dict):
+        raise _damaged(file, "is damaged", "options by name", type(found).__name__)
+    return found
+
+
+def set_answering(folder: Path, options: Mapping[str, Any]) -> None:
+    """Let the model in `folder` answer by these options from now on. What it has learned stays as it is."""
+    _replace(folder / "answering.json", (json.dumps(dict(options), sort_keys=True) + "\n").encode())
 
 
 def load_state(folder: Path) -> State:

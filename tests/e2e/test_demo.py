@@ -74,7 +74,7 @@ def test_the_story_is_told_with_what_came_out(story: tuple[Path, str]) -> None:
         assert text.count(f"\n  {place} {style} ") == 3, "in the plan and in both matrices"
     rows = re.findall(r"^  6 openmoji-black((?: +\d+\.\d){6})$", text, re.MULTILINE)
     assert len(rows) == 2, "the last row of both matrices is whole"
-    for way in ("soft", "hard", "oracle"):
+    for way in ("calibrated", "soft", "hard", "oracle"):
         assert f"({way})" in text
     assert f"{folder.name}/model" in text
     assert f"{folder.name}/page.html" in text
@@ -186,7 +186,7 @@ def test_json_and_quiet(story: tuple[Path, str]) -> None:
     """A second demo in the same place has nothing left to learn."""
     here = story[0].parent
     found = document("demo", *SHORT, cwd=here)
-    assert {row["way"] for row in found["results"]} == {"soft", "hard", "oracle", "own"}
+    assert {row["way"] for row in found["results"]} == {"calibrated", "soft", "hard", "oracle", "own"}
     quiet = bpg("demo", *SHORT, "--quiet", cwd=here)
     assert quiet.returncode == 0
     assert quiet.stderr == ""

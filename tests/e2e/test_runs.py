@@ -64,7 +64,7 @@ def kept(folder: Path) -> dict[str, bytes]:
 def test_a_grid_that_is_stopped_and_killed_ends_with_the_same_records(here: Path) -> None:
     rows = document("run", "grid.toml", "--out", "whole", "--threads", 1, cwd=here)
     assert [(row["label"], row["way"]) for row in rows] == [
-        ("bpg", "soft"), ("bpg", "hard"), ("bpg", "oracle"), ("finetune", "own"),
+        ("bpg", "soft"), ("bpg", "calibrated"), ("bpg", "hard"), ("bpg", "oracle"), ("finetune", "own"),
     ]  # fmt: skip
     assert rows[0]["A_T"] > 60
     for stop, number in ((signal.SIGINT, 20), (signal.SIGKILL, 190), (signal.SIGKILL, 260), (signal.SIGKILL, 330)):

@@ -226,12 +226,12 @@ def test_predict_in_every_format(place: Place, tmp_path: Path) -> None:
         right += row["label"] == truth[row["file"]][1]
     assert right >= 5
     table = list(csv.DictReader(io.StringIO(done(*ways, "--csv"))))
-    assert list(table[0]) == ["file", "label", "probability", "weight:blue", "weight:red", "experts"]
+    assert list(table[0]) == ["file", "label", "probability", "weight:blue", "weight:red", "experts", "unknown"]
     assert [(row["file"], row["label"]) for row in table] == [(r["file"], r["label"]) for r in found["predictions"]]
     text = done(*ways, "--router", "hard")
     header, *lines = (line.split("\t") for line in text.splitlines())
-    assert header == ["file", "label", "probability", "domains", "experts"]
-    assert {line[-1] for line in lines} == {"1"}
+    assert header == ["file", "label", "probability", "domains", "experts", "unknown"]
+    assert {line[-2] for line in lines} == {"1"}
     assert {line[3].split()[0] for line in lines} == {"red", "blue"}
     # answers depend neither on batch size nor on batch mates
     alone = document("predict", place.model, found["predictions"][0]["file"], "--backbone", place.vit)
@@ -262,7 +262,7 @@ def test_evaluate_tests_on_what_was_held_out(place: Place) -> None:
     found = document("evaluate", place.model, place.data, "--backbone", place.vit, "--compare")
     rows = {(row["way"], row["test"]): row for row in found["tests"]}
     held = {name: len(sides.test or ()) for name, sides in read_folder(place.data).domains.items()}
-    for way in ("soft", "hard", "oracle"):
+    for way in ("calibrated", "soft", "hard", "oracle"):
         assert {name: rows[way, name]["total"] for name in held} == held
         assert rows[way, "all"]["total"] == sum(held.values())
         assert rows[way, "all"]["correct"] == sum(rows[way, name]["correct"] for name in held)
@@ -274,6 +274,32 @@ def test_evaluate_tests_on_what_was_held_out(place: Place) -> None:
     assert (row[0], row[3]) == ("red", "45")
     assert "held" not in text.stderr
     assert "nothing to test" in refused("evaluate", place.model, place.data, "--backbone", place.vit, "--test-share", 0)
+
+
+def test_faster_answers_say_what_they_cost(place: Place, copy: Path) -> None:
+    ways = ("--backbone", place.vit)
+    rows = document("evaluate", copy, place.data, "--profile", *ways)["choices"]
+    exact = rows[0]
+    assert (exact["choice"], exact["agreement"], exact["time"]) == ("exact", 100, 1)
+    assert {"route_depth 1", "max_experts 1", "max_experts 2"} < {row["choice"] for row in rows}
+    assert all(row["images_per_second"] > 0 and 0 < row["agreement"] <= 100 for row in rows)
+    assert next(row["experts"] for row in rows if row["choice"] == "max_experts 1") == 1
+    before = document("inspect", copy)["digest"]
+    tuned = document("tune-routing", copy, "--data", place.data, "--save", *ways)
+    assert tuned["route_depth"] in (0, 1)
+    assert json.loads((copy / "answering.json").read_text()) == {"route_depth": tuned["route_depth"]}
+    assert document("inspect", copy)["digest"] == before  # what was learned stays as it was
+    picture = place.data / "red" / "bar" / "000.png"
+    (copy / "answering.json").write_text('{"route_depth": 1, "max_experts": 1}')
+    (kept,) = document("predict", copy, picture, *ways)["predictions"]
+    (given,) = document("predict", place.model, picture, "--route-depth", 1, "--max-experts", 1, *ways)["predictions"]
+    assert {**kept, "file": ""} == {**given, "file": ""}
+    assert 0 <= kept["unknown"] <= 1
+    (copy / "answering.json").write_text("[]")
+    assert "answering.json is damaged" in refused("predict", copy, picture, *ways, code=1)
+    assert "cannot be routed after block 9" in refused("predict", place.model, picture, "--route-depth", 9, *ways)
+    assert "no mixture is called 'papr'" in refused("predict", place.model, picture, "--mixture", "papr", *ways)
+    assert "two tables" in refused("evaluate", place.model, place.data, "--compare", "--profile", *ways)
 
 
 def test_inspect_needs_no_backbone(place: Place) -> None:
@@ -301,11 +327,12 @@ def test_forget_gives_the_model_that_never_saw_it(place: Place, copy: Path, tmp_
     assert model_files(copy) == model_files(only)
     assert [entry["event"] for entry in document("inspect", copy)["history"]][-1] == "forgot blue"
     assert "Did you mean red?" in refused("forget", copy, "redd")
-    cached = tmp_path / "cache" / "features" / "x" / "a.safetensors"
-    cached.parent.mkdir(parents=True)
-    cached.write_bytes(b"12345")
-    assert document("forget", copy, "red", "--purge-cache", BPG_CACHE=str(tmp_path / "cache"))["purged_bytes"] == 5
-    assert not cached.exists()
+    cached = [tmp_path / "cache" / kind / "x" / "a.safetensors" for kind in ("features", "pixels")]
+    for file in cached:
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"12345")
+    assert document("forget", copy, "red", "--purge-cache", BPG_CACHE=str(tmp_path / "cache"))["purged_bytes"] == 10
+    assert not any(file.exists() for file in cached)
     assert "has learned nothing" in refused(
         "predict", copy, place.data / "red" / "bar" / "000.png", "--backbone", place.vit
     )

@@ -16,8 +16,8 @@ from bpg.backbones.survey import ScatterSum
 from bpg.capacity import MAX_RANK, allocate, solve_budget
 from bpg.errors import WrongUse
 from bpg.mixture import FUSIONS, mix, mixture_weights
-from bpg.prototypes import prototypes
-from bpg.routing import confidences, distances, hard, oracle, survivors
+from bpg.prototypes import LEVELS, Place, prototypes
+from bpg.routing import Places, calibrated, hard, oracle, soft, survivors
 from bpg.separability import between_within, separability
 
 SEEDS = st.integers(0, 2**16)
@@ -28,6 +28,10 @@ def blobs(seed: int, *, classes: int = 4, each: int = 12, width: int = 6) -> tup
     means = 2 * torch.randn(classes, width, generator=generator, dtype=torch.float64)
     labels = torch.arange(classes).repeat_interleave(each)
     return means[labels] + torch.randn(len(labels), width, generator=generator, dtype=torch.float64), labels
+
+
+def places(prototypes: list[torch.Tensor]) -> Places:
+    return Places([Place(nu, torch.linspace(0, 1, LEVELS, dtype=torch.float64)) for nu in prototypes])
 
 
 def score(x: torch.Tensor, y: torch.Tensor, **options: str) -> float:
@@ -158,18 +162,18 @@ def test_routing_is_a_distribution_that_keeps_the_nearest(seed: int, domains: in
     generator = torch.Generator().manual_seed(seed)
     z = torch.nn.functional.normalize(torch.randn(size, 5, generator=generator), dim=1)
     nus = [torch.randn(1 + t % 3, 5, generator=generator, dtype=torch.float64) for t in range(domains)]
-    a = distances(z, nus)
+    a = places(nus).distances(z)
     by_hand = torch.stack([(z.double()[:, None] - nu).norm(dim=2).amin(dim=1) for nu in nus], dim=1)
     assert_close(a, by_hand)
-    w = confidences(a)
+    w = soft(a)
     assert_close(w.sum(dim=1), torch.ones(size, dtype=torch.float64))
     assert survivors(w).gather(1, a.argmin(dim=1, keepdim=True)).all()
     assert torch.equal(hard(a).argmax(dim=1), a.argmin(dim=1))
-    assert_close(confidences(a, temperature=1e-6), hard(a))
+    assert_close(calibrated(a, 1e-6), hard(a))
     order = torch.randperm(domains, generator=generator).tolist()
-    assert_close(confidences(distances(z, [nus[t] for t in order])), w[:, order])
-    alone = torch.cat([distances(row[None], nus) for row in z])
-    assert torch.equal(alone, a)  # to the last bit, whoever else is in the batch
+    assert_close(soft(places([nus[t] for t in order]).distances(z)), w[:, order])
+    alone = torch.cat([places(nus).distances(row[None]) for row in z])
+    assert_close(alone, a, rtol=0, atol=1e-12)  # whoever else is in the batch
 
 
 @settings(deadline=None)
@@ -179,7 +183,7 @@ def test_fusion_lets_nobody_vote_on_what_they_never_saw(seed: int, fusion: str, 
     known = torch.rand(domains, 6, generator=generator) < 0.6
     known[torch.arange(domains), torch.arange(domains) % 6] = True  # everybody knows something
     logits = torch.randn(4, domains, 6, generator=generator, dtype=torch.float64)
-    weights = mixture_weights(confidences(torch.rand(4, domains, generator=generator)), fusion)  # type: ignore[arg-type]
+    weights = mixture_weights(soft(torch.rand(4, domains, generator=generator)), fusion)  # type: ignore[arg-type]
     mixed = mix(logits, weights, known, fusion)  # type: ignore[arg-type]
     strange = torch.where(known, logits, 1e6 * torch.randn(4, domains, 6, generator=generator, dtype=torch.float64))
     assert torch.equal(mix(strange, weights, known, fusion), mixed)  # type: ignore[arg-type]
@@ -192,8 +196,15 @@ def test_fusion_lets_nobody_vote_on_what_they_never_saw(seed: int, fusion: str, 
             ]
             if not votes:
                 continue
+            probabilities = [
+                (weights[row, t], logits[row, t][known[t]].softmax(dim=0)[known[t][:c].sum()])
+                for t in range(domains)
+                if known[t, c] and weights[row, t] > 0
+            ]
             if fusion == "max":
                 wanted = max(y for _, y in votes)
+            elif fusion == "probabilities":
+                wanted = math.log(sum(w * p for w, p in probabilities) / sum(w for w, _ in probabilities))
             else:
                 wanted = sum(w * y for w, y in votes) / sum(w for w, _ in votes) * weights[row].sum()
             assert mixed[row, c] == pytest.approx(float(wanted), rel=1e-9)
@@ -205,7 +216,7 @@ def test_the_oracle_is_told() -> None:
 
 def test_wrong_routing_is_refused() -> None:
     with pytest.raises(WrongUse, match="no domain is known"):
-        distances(torch.zeros(1, 2), [])
+        places([])
     with pytest.raises(WrongUse, match="no such fusion"):
         mixture_weights(torch.ones(1, 1), "sum")  # type: ignore[arg-type]
     with pytest.raises(WrongUse, match="no prototypes of this"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ from safetensors.torch import save_file
 from torch.testing import assert_close
 
 from bpg import BPG, Backbone, Domain, ImageSet
+from bpg.backbones.backbone import FINISHED, Probe
 from bpg.backbones.clip import TextConfig, TextTower
 from bpg.backbones.vit import ViT
 from bpg.data.domain import DomainStream
 from bpg.data.transforms import Preprocessing
 from bpg.errors import ModelError, WrongUse
 from bpg.experts.expert import Expert, ExpertSettings, parameter_count
+from bpg.methods.base import prepared
 from bpg.metrics import Counts, average_accuracy
 from bpg.randomness import generator_of
 from bpg.store import history, load_state
@@ -258,7 +261,7 @@ def test_load_makes_the_model_again(stream: DomainStream, tmp_path: Path) -> Non
         learner.learn(domain)
     learner.save(tmp_path / "model", event="learned red and blue")
     again = BPG.load(tmp_path / "model", backbone=toy_backbone(), router="hard")
-    assert (again.domains, again.router, again.settings) == (("blue", "red"), "hard", learner.settings)
+    assert (again.domains, again.way.router, again.settings) == (("blue", "red"), "hard", learner.settings)
     assert [entry["event"] for entry in history(tmp_path / "model")] == ["learned red and blue"]
     with pytest.raises(ModelError, match="learned on another backbone"):
         BPG.load(tmp_path / "model", backbone=toy_backbone(depth=2))
@@ -308,7 +311,7 @@ def test_clip_end_to_end(context: int, stream: DomainStream, tmp_path: Path) -> 
 
 
 def test_the_prediction_is_the_weighted_sum_of_the_experts(stream: DomainStream) -> None:
-    learner = model()
+    learner = model(mixture="paper")
     for domain in stream.domains:
         learner.learn(domain)
     images = torch.randn(7, 3, 32, 32)
@@ -325,6 +328,58 @@ def test_the_prediction_is_the_weighted_sum_of_the_experts(stream: DomainStream)
     assert torch.equal(found.experts, (w > 0).sum(dim=1))
     oracle = learner.oracle(images, "green").log_probs
     assert_close(oracle, torch.log_softmax(learner.expert_logits(images, 1).double(), dim=1), rtol=1e-5, atol=1e-5)
+
+
+def test_the_calibrated_mixture_averages_probabilities(stream: DomainStream) -> None:
+    learner = model()
+    for domain in stream.domains:
+        learner.learn(domain)
+    images = torch.cat(list(prepared(learner.backbone, stream.tests[0].images, 32)))
+    found = learner.forward(images)
+    z = learner.embed(images).double()
+    a = torch.stack([(z[:, None] - nu[None]).norm(dim=2).amin(dim=1) for nu in learner.prototypes], dim=1)
+    sigma = math.sqrt(sum(place.variance for place in learner.pool.located(FINISHED)) / 3)
+    w = torch.softmax(-a / sigma, dim=1)
+    w = torch.where(w >= 1 / 3, w, 0.0)
+    w = w / w.sum(dim=1, keepdim=True)
+    p = sum(w[:, t, None] * learner.expert_logits(images, t).double().softmax(dim=1) for t in range(3))
+    assert found.domain_weights is not None
+    assert_close(found.domain_weights, w)
+    assert_close(found.log_probs.exp(), p, rtol=1e-5, atol=1e-5)
+    assert found.unknown is not None
+    assert ((found.unknown >= 0) & (found.unknown <= 1)).all()
+    noise = learner.forward(5 * torch.randn(9, 3, 32, 32)).unknown
+    assert noise is not None
+    assert noise.min() > 0.95  # nothing of the kind was learned
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_routing_early_and_capped(depth: int, stream: DomainStream, tmp_path: Path) -> None:
+    learner = model(fusion="mean", route_depth=depth, max_experts=2)
+    for domain in stream.domains:
+        learner.learn(domain)
+    images = torch.cat(list(prepared(learner.backbone, stream.tests[0].images, 32)))
+    found = learner.forward(images)
+    assert set(found.experts.tolist()) == {2}
+    probe = Probe(1, "moments") if depth else FINISHED
+    (z,) = learner.backbone.features(images, [probe])
+    places = [learner.pool[name].places[probe] for name in learner.domains]
+    a = torch.stack([torch.cdist(z.double(), place.prototypes).amin(dim=1) for place in places], dim=1)
+    assert found.domain_weights is not None
+    assert torch.equal(found.domain_weights == 0, a == a.amax(dim=1, keepdim=True))
+    learner.save(tmp_path / "model")
+    again = BPG.load(tmp_path / "model", backbone=toy_backbone(), fusion="mean", route_depth=depth, max_experts=2)
+    assert torch.equal(again.forward(images).log_probs, found.log_probs)
+
+
+def test_ways_that_do_not_exist() -> None:
+    for options, problem in (
+        ({"mixture": "papr"}, "no mixture is called 'papr'.*Did you mean paper"),
+        ({"route_depth": 7}, "cannot be routed after block 7.*a route_depth of 0, 1"),
+        ({"max_experts": 0}, "max_experts of 1 or more"),
+    ):
+        with pytest.raises(WrongUse, match=problem):
+            model(**options)
 
 
 def test_an_expert_begins_as_the_plain_backbone() -> None:

@@ -171,9 +171,9 @@ def test_a_run_keeps_what_it_counted(ran: tuple[Path, Spec]) -> None:
     run = runs["bpg", 0]
     assert run.finished
     assert run.order == ["red", "blue"]
-    assert run.ways == ["soft", "hard", "oracle"]
+    assert run.ways == ["soft", "calibrated", "hard", "oracle"]
     assert runs["still", 0].ways == ["own"]
-    assert runs["linear_probe", 0].ways == ["soft, max", "soft", "hard", "oracle"]
+    assert runs["linear_probe", 0].ways == ["soft, max", "calibrated", "soft", "hard", "oracle"]
     counts = run.counts("soft")
     assert all(right is not None for row in counts.correct for right in row)  # unseen = true
     assert run.counts("oracle").correct[0][1] is None  # nobody knows blue yet
@@ -257,7 +257,7 @@ def test_evaluation_compares_ways_at_once_and_alone_alike(ran: tuple[Path, Spec]
     for router in ("soft", "hard"):
         model = BPG.load(run.folder / "model", backbone=toy_backbone(), router=router)
         every = evaluate(model, tests, progress=told.append)
-        assert list(every) == [router, *(way for way in ("soft", "hard", "oracle") if way != router)]
+        assert list(every) == [router, *(way for way in ("calibrated", "soft", "hard", "oracle") if way != router)]
         alone = evaluate(model, tests, ways={router: ways_of(model)[router]}, batch_size=5)
         assert alone[router] == every[router]
     assert (told[-1].step, told[-1].activity) == (sum(len(test.images) for test in tests), "test")

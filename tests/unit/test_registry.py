@@ -36,7 +36,7 @@ def read(root):
 data = Benchmark("shapes", "drawn shapes", "CC0-1.0", "drawn when asked for", read, order=("red", "blue"))
 
 
-def nearest_two(distance):
+def nearest_two(distance, spread):
     kept = distance <= distance.kthvalue(min(2, distance.shape[1]), dim=1, keepdim=True).values
     return kept.double() / kept.sum(dim=1, keepdim=True)
 """
@@ -109,5 +109,5 @@ def test_two_owners_of_a_name_are_an_error(plugin: Path, monkeypatch: pytest.Mon
 def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(UnknownName, match="no method is called 'bgp'.*Did you mean bpg"):
         METHODS["bgp"]
-    assert list(ROUTERS) == ["hard", "soft"]
+    assert list(ROUTERS) == ["calibrated", "hard", "soft"]
     assert len(METHODS) == len(list(METHODS)) >= 4

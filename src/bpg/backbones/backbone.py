@@ -100,6 +100,12 @@ class Backbone(nn.Module):
         """Channels of the finished feature: d, or the width of the space that CLIP shares with text."""
         return self.vit.config.projection or self.vit.config.width
 
+    def width_of(self, probe: Probe) -> int:
+        """Channels of the feature that `probe` takes."""
+        if not probe.depth:
+            return self.feature_width
+        return 2 * self.width if probe.kind == "moments" else self.width
+
     @property
     def depth(self) -> int:
         """Blocks, L."""
@@ -119,6 +125,16 @@ class Backbone(nn.Module):
             feature: Tensor = self.vit(images, tuning, query=query)
         return feature.float()
 
+    def start(self, images: Tensor) -> Tensor:
+        """Tokens (B, n, d) of prepared images before block 0: the part that all experts share."""
+        with self._autocast():
+            return self.vit.embed(images)
+
+    def finish(self, tokens: Tensor, tuning: Tuning = PLAIN) -> Tensor:
+        """`forward` from there on, equal within rounding and a little cheaper."""
+        with self._autocast():
+            return self.vit.finish(tokens, tuning).float()
+
     @torch.no_grad()
     def embed(self, images: Tensor) -> Tensor:
         """The frozen feature z (B, d), of unit length."""
@@ -127,10 +143,16 @@ class Backbone(nn.Module):
     @torch.no_grad()
     def features(self, images: Tensor, probes: Sequence[Probe]) -> list[Tensor]:
         """A unit-length feature (B, d) of each probe (moments: 2d), in one pass that ends at the deepest of them."""
+        return [F.normalize(found, dim=-1) for found in self.probed(self.start(images), probes)]
+
+    def probed(self, tokens: Tensor, probes: Sequence[Probe]) -> list[Tensor]:
+        """The feature of each probe as it is, from tokens (B, n, d) that `start` gave."""
         check_probes(probes, self.depth)
         found: dict[Probe, Tensor] = {}
+        # The last block need not work for the patches, unless somebody asks for their moments there.
+        read = None if Probe(self.depth, "moments") in probes else slice(0, 1)
         with self._autocast():
-            for depth, z in enumerate(self.vit.layers(self.vit.embed(images)), start=1):
+            for depth, z in enumerate(self.vit.layers(tokens, read=read), start=1):
                 for probe in probes:
                     if probe.depth == depth:
                         found[probe] = z[:, 0] if probe.kind == "class" else self._moments(z)
@@ -138,7 +160,7 @@ class Backbone(nn.Module):
                     found[FINISHED] = self.vit.read(z)
                 if len(found) == len(set(probes)):
                     break
-        return [F.normalize(found[probe].float(), dim=-1) for probe in probes]
+        return [found[probe].float() for probe in probes]
 
     def class_features(
         self, names: Sequence[str], *, template: str = "a photo of a {}.", context: Tensor | None = None

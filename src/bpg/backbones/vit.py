@@ -102,9 +102,14 @@ class Block(nn.Module):
         branch: Mapping[Place, Part] = NOTHING,  # type: ignore[assignment]
         delta: Mapping[Linear, Part] = NOTHING,  # type: ignore[assignment]
         causal: bool = False,
+        read: slice | None = None,
     ) -> Tensor:
+        """Tokens (B, n, d) after this block; with `read`, those of them alone, and no work for the others."""
         u = self.norm1(z)
-        h = z + _scaled(self._attention(u, prefix, delta, causal), self.scale1)
+        mixed = self._attention(u, prefix, delta, causal, read)
+        if read is not None:
+            z, u = z[:, read], u[:, read]
+        h = z + _scaled(mixed, self.scale1)
         if "attention" in branch:
             h = h + branch["attention"](u)
         u = self.norm2(h)
@@ -117,9 +122,17 @@ class Block(nn.Module):
             z = z + branch["block"](z)
         return z
 
-    def _attention(self, u: Tensor, prefix: Prefix | None, delta: Mapping[Linear, Part], causal: bool) -> Tensor:
-        q, k, v = self.qkv(u).chunk(3, dim=-1)
-        q, k, v = _changed(q, u, delta.get("q")), _changed(k, u, delta.get("k")), _changed(v, u, delta.get("v"))
+    def _attention(
+        self, u: Tensor, prefix: Prefix | None, delta: Mapping[Linear, Part], causal: bool, read: slice | None
+    ) -> Tensor:
+        if read is None:
+            asking = u
+            q, k, v = self.qkv(u).chunk(3, dim=-1)
+        else:
+            asking, width = u[:, read], u.shape[-1]
+            q = F.linear(asking, self.qkv.weight[:width], self.qkv.bias[:width])
+            k, v = F.linear(u, self.qkv.weight[width:], self.qkv.bias[width:]).chunk(2, dim=-1)
+        q, k, v = _changed(q, asking, delta.get("q")), _changed(k, u, delta.get("k")), _changed(v, u, delta.get("v"))
         if prefix is not None:
             keys, values = self._project(prefix, delta)
             k = torch.cat([keys.expand(len(u), -1, -1).to(k.dtype), k], dim=1)
@@ -203,8 +216,17 @@ class ViT(nn.Module):
         *_, encoded = self.layers(embedded, tuning)
         return encoded
 
-    def layers(self, embedded: Tensor, tuning: Tuning = PLAIN) -> Iterator[Tensor]:
-        """Tokens (B, n, d) after block 0, after block 1, and so on: whoever has seen enough stops asking."""
+    def finish(self, embedded: Tensor, tuning: Tuning = PLAIN) -> Tensor:
+        """What `read` makes of `encode`, within rounding; the last block works for the tokens that are read alone."""
+        read = self._readout(tuning)
+        *_, encoded = self.layers(embedded, tuning, read=read)
+        return self._finished(encoded[:, 0] if tuning.readout == "class" else encoded, tuning)
+
+    def layers(self, embedded: Tensor, tuning: Tuning = PLAIN, *, read: slice | None = None) -> Iterator[Tensor]:
+        """Tokens (B, n, d) after block 0, after block 1, and so on: whoever has seen enough stops asking.
+
+        With `read`, the last block gives these tokens alone.
+        """
         tuning.check(embedded, depth=self.config.depth)
         z = embedded
         if tuning.tokens is not None:  # z^(0) = [class, patches, p_t]
@@ -217,6 +239,8 @@ class ViT(nn.Module):
                 "branch": tuning.branch.get(index, NOTHING),
                 "delta": tuning.delta.get(index, NOTHING),
             }
+            if read is not None and index == self.config.depth - 1:
+                acts["read"] = read
             if self.recompute and torch.is_grad_enabled():
                 z = checkpoint(block, z, use_reentrant=False, **acts)
             else:
@@ -225,10 +249,16 @@ class ViT(nn.Module):
 
     def read(self, encoded: Tensor, tuning: Tuning = PLAIN) -> Tensor:
         """What `tuning.readout` asks of the encoded tokens, after the last norm and CLIP's projection."""
-        if tuning.readout == "class":
-            encoded = encoded[:, 0]
-        elif tuning.readout == "tokens":
-            encoded = encoded[:, self.config.specials + self.config.grid**2 :]
+        read = self._readout(tuning)
+        if read is not None:
+            encoded = encoded[:, read]
+        return self._finished(encoded[:, 0] if tuning.readout == "class" else encoded, tuning)
+
+    def _readout(self, tuning: Tuning) -> slice | None:
+        added = self.config.specials + self.config.grid**2
+        return {"class": slice(0, 1), "tokens": slice(added, None), "all": None}[tuning.readout]
+
+    def _finished(self, encoded: Tensor, tuning: Tuning) -> Tensor:
         feature: Tensor = self.norm(encoded)
         if tuning.final is not None:
             feature = feature + tuning.final(feature)

@@ -5,22 +5,27 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from bpg.cli.app import Common
 from bpg.cli.images import checked, files_in, open_folder, unreadable
 from bpg.cli.tables import print_json, print_table
+from bpg.data.check import Checked
 from bpg.data.domain import TestSet
+from bpg.data.folder import Found
 from bpg.data.images import ImageSet
 from bpg.errors import WrongUse
 from bpg.experiments.evaluation import evaluate, own_way, ways_of
+from bpg.experiments.profile import choices, profile, recommended
 from bpg.methods.base import Learner, Routable, is_routable, load, prepared
+from bpg.methods.parts.pool import Pooled
 from bpg.progress import counted
 from bpg.registry import METHODS
-from bpg.store import method_of
+from bpg.store import answering, method_of, set_answering
 
 
 def predict_files(
@@ -29,8 +34,7 @@ def predict_files(
     places: Sequence[Path],
     *,
     backbone: str | None,
-    router: str | None,
-    fusion: str | None,
+    options: Mapping[str, Any],
     as_csv: bool,
     strict: bool,
     batch_size: int,
@@ -40,7 +44,7 @@ def predict_files(
         raise WrongUse("two formats", wanted="--csv or --json", came="both", remedy="Leave one of them out.")
     device = common.use_machine()
     files = files_in(common, places)
-    model = open_model(folder, backbone, device, router, fusion)
+    model = open_model(folder, backbone, device, options)
     unlabelled = ImageSet(tuple(files), (0,) * len(files), ("unlabelled",))
     found = checked(common, unlabelled, "the files", strict=strict)
     images = found.images
@@ -61,19 +65,21 @@ def predict_files(
                     weights = zip(domains, answer.domain_weights[place].tolist(), strict=True)
                     row["domain_weights"] = {name: round(weight, 4) for name, weight in weights}
                     row["experts"] = int(answer.experts[place])
+                if answer.unknown is not None:
+                    row["unknown"] = round(float(answer.unknown[place]), 4)
                 rows.append(row)
             tell(len(rows), len(images))
     if common.json:
         print_json({"predictions": rows, "unreadable": unreadable(found)})
     elif as_csv:
         out = csv.writer(sys.stdout, lineterminator="\n")
-        tail = [*(f"weight:{name}" for name in domains), "experts"] if domains else []
+        tail = [*(f"weight:{name}" for name in domains), "experts", "unknown"] if domains else []
         out.writerow(["file", "label", "probability", *tail])
         for row in rows:
             out.writerow([row["file"], row["label"], row["probability"], *row.get("domain_weights", {}).values()]
-                         + ([row["experts"]] if domains else []))  # fmt: skip
+                         + ([row["experts"], row["unknown"]] if domains else []))  # fmt: skip
     else:
-        columns = ["file", "label", "probability", *(["domains", "experts"] if domains else [])]
+        columns = ["file", "label", "probability", *(["domains", "experts", "unknown"] if domains else [])]
         print_table([row | {"domains": _spoke(row)} for row in rows], columns=columns)
 
 
@@ -84,36 +90,24 @@ def evaluate_model(
     *,
     name: str | None,
     backbone: str | None,
-    router: str | None,
-    fusion: str | None,
+    options: Mapping[str, Any],
     compare: bool,
+    profiled: bool,
     test_share: float,
     strict: bool,
     batch_size: int,
 ) -> None:
     """How much of each test set the model gets right."""
+    if compare and profiled:
+        raise WrongUse("two tables", wanted="--compare or --profile", came="both", remedy="Leave one of them out.")
     device = common.use_machine()
     found = open_folder(common, images, name=name, test_share=test_share)
-    model = open_model(folder, backbone, device, router, fusion)
-    tests, sides_read = [], []
-    for domain, sides in found.domains.items():
-        test = sides.train if found.split == "none" else sides.test
-        if test is None:
-            common.say(f"note: {domain} has no test images and is left out")
-            continue
-        read = checked(common, test, domain, strict=strict)
-        sides_read.append(read)
-        tests.append(TestSet(read.images, domain))
-    if not tests:
-        raise WrongUse(
-            f"there is nothing to test in {images}",
-            wanted="test images",
-            came=f"{found.layout}, with a test share of {test_share}",
-            remedy="--test-share 1 tests on all images.",
-        )
-    if found.split == "made" and test_share < 1:
-        common.say(f"note: tested on the {test_share:.0%} of images that `bpg learn` holds out by name")
+    model = open_model(folder, backbone, device, options)
+    tests, sides_read = _tests(common, found, images, test_share, strict)
     _say_unknown(common, model, tests)
+    if profiled:
+        _print_profile(common, model, tests, batch_size)
+        return
     ways = ways_of(model) if compare else own_way(model)
     with common.bar("evaluate") as show:
         tallies = evaluate(model, tests, ways=ways, batch_size=batch_size, progress=show)
@@ -146,20 +140,59 @@ def evaluate_model(
         print_table(rows, columns=columns + (["domain_found", "experts"] if _domains(model) else []))
 
 
-def open_model(
-    folder: Path, backbone: str | None, device: torch.device, router: str | None, fusion: str | None
-) -> Learner:
-    """The model in `folder`, answering in the way asked for."""
-    options = {key: value for key, value in (("router", router), ("fusion", fusion)) if value is not None}
+def tune_routing(
+    common: Common,
+    folder: Path,
+    images: Path,
+    *,
+    name: str | None,
+    backbone: str | None,
+    test_share: float,
+    strict: bool,
+    batch_size: int,
+    save: bool,
+) -> None:
+    """Measure every depth that the model can route at, and say which is worth taking."""
+    device = common.use_machine()
+    found = open_folder(common, images, name=name, test_share=test_share)
+    model = open_model(folder, backbone, device, {})
+    tests, _ = _tests(common, found, images, test_share, strict)
+    routed = _pooled(model)
+    missing = sorted(set(routed.domains) - {test.domain for test in tests})
+    if missing:
+        common.say(f"note: there are no images of {', '.join(missing)}: what follows says nothing of them")
+    exact = choices(routed)["exact"]
+    depths = {
+        name: way for name, way in choices(routed).items() if replace(way, route_depth=exact.route_depth) == exact
+    }
+    with common.bar("tune-routing") as show:
+        rows = profile(routed, tests, depths, batch_size=batch_size, progress=show)
+    best = recommended(rows, sum(len(test.images) for test in tests))
+    depth = depths[best.choice].route_depth
+    if save:
+        set_answering(folder, answering(folder) | {"route_depth": depth})
+    if common.json:
+        print_json({"choices": [row.as_dict() for row in rows], "route_depth": depth, "saved": save})
+        return
+    print_table([row.as_dict() for row in rows], columns=list(rows[0].as_dict()))
+    if save:
+        print(f"From now on {folder} routes at route_depth {depth}.")
+    else:
+        print(f"Worth taking: route_depth {depth} (--route-depth {depth}; --save keeps it with the model).")
+
+
+def open_model(folder: Path, backbone: str | None, device: torch.device, options: Mapping[str, Any]) -> Learner:
+    """The model in `folder`, answering in the way that those of the `options` ask for which are given."""
+    given = {key: value for key, value in options.items() if value is not None}
     method = method_of(folder)
-    if options and not is_routable(METHODS[method]):
+    if given and not is_routable(METHODS[method]):
         raise WrongUse(
             f"a model of {method} has no experts to choose from",
-            wanted="neither --router nor --fusion",
-            came=" and ".join(f"--{key}" for key in options),
+            wanted="no option about them",
+            came=" and ".join(f"--{key.replace('_', '-')}" for key in given),
             remedy="Leave them out.",
         )
-    model = load(folder, backbone=backbone, device=device, **options)
+    model = load(folder, backbone=backbone, device=device, **given)
     if not model.classes:
         raise WrongUse(
             f"the model in {folder} has learned nothing",
@@ -168,6 +201,53 @@ def open_model(
             remedy="`bpg learn` one first.",
         )
     return model
+
+
+def _tests(
+    common: Common, found: Found, images: Path, test_share: float, strict: bool
+) -> tuple[list[TestSet], list[Checked]]:
+    """The test sets among what was found, and what could be read of them."""
+    tests: list[TestSet] = []
+    sides_read: list[Checked] = []
+    for domain, sides in found.domains.items():
+        test = sides.train if found.split == "none" else sides.test
+        if test is None:
+            common.say(f"note: {domain} has no test images and is left out")
+            continue
+        read = checked(common, test, domain, strict=strict)
+        sides_read.append(read)
+        tests.append(TestSet(read.images, domain))
+    if not tests:
+        raise WrongUse(
+            f"there is nothing to test in {images}",
+            wanted="test images",
+            came=f"{found.layout}, with a test share of {test_share}",
+            remedy="--test-share 1 tests on all images.",
+        )
+    if found.split == "made" and test_share < 1:
+        common.say(f"note: tested on the {test_share:.0%} of images that `bpg learn` holds out by name")
+    return tests, sides_read
+
+
+def _print_profile(common: Common, model: Learner, tests: Sequence[TestSet], batch_size: int) -> None:
+    routed = _pooled(model)
+    with common.bar("profile") as show:
+        rows = profile(routed, tests, choices(routed), batch_size=batch_size, progress=show)
+    if common.json:
+        print_json({"choices": [row.as_dict() for row in rows]})
+    else:
+        print_table([row.as_dict() for row in rows], columns=list(rows[0].as_dict()))
+
+
+def _pooled(model: Learner) -> Pooled:
+    if not is_routable(type(model)):
+        raise WrongUse(
+            f"a model of {model.method} has no experts to choose from",
+            wanted="a model that routes",
+            came=model.method,
+            remedy="`bpg evaluate` says how good it is.",
+        )
+    return cast(Pooled, model)
 
 
 def _domains(model: Learner) -> tuple[str, ...]:

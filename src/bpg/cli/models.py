@@ -17,7 +17,6 @@ from bpg.folders import cache_folder
 from bpg.methods.base import Isolated, Learner, is_routable
 from bpg.methods.parts.states import classes_of, joined, without
 from bpg.registry import METHODS
-from bpg.routing import distances
 from bpg.store import State, digest_of, history, load_state, save_state
 
 
@@ -75,7 +74,7 @@ def forget_domain(common: Common, folder: Path, name: str, *, purge_cache: bool)
     state = _isolated(folder)
     after = without(state, name)
     digest = save_state(after, folder, event=f"forgot {name}", expects=before)
-    removed = _purge(cache_folder() / "features") if purge_cache else 0
+    removed = sum(_purge(cache_folder() / kind) for kind in ("features", "pixels")) if purge_cache else 0
     _print_domains(common, folder, digest, after, {"purged_bytes": removed} if purge_cache else {})
 
 
@@ -162,7 +161,7 @@ def _distances_between(centres: Mapping[str, torch.Tensor]) -> dict[str, dict[st
     """Between each pair of domains, the smallest distance of a prototype of one from one of the other."""
     names = list(centres)
     return {
-        one: {other: 0.0 if one == other else float(distances(centres[one], [centres[other]]).min()) for other in names}
+        one: {other: 0.0 if one == other else float(torch.cdist(centres[one], centres[other]).min()) for other in names}
         for one in names
     }
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bpg.cli.app import Common, data, register, verb
+from bpg.cli.app import Common, app, data, register, verb
 from bpg.data.folder import TEST_SHARE
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The model's folder.")]
@@ -24,10 +24,25 @@ TestShare = Annotated[
     float,
     typer.Option(min=0, max=1, help="Where the data has no split of its own: the share to test on, chosen by name."),
 ]
-RouterOption = Annotated[str | None, typer.Option("--router", help="Who may speak: soft, hard, or a plug-in's.")]
+MixtureOption = Annotated[
+    str | None, typer.Option("--mixture", help="Who speaks and how loud: calibrated, or as in the paper: paper.")
+]
+RouterOption = Annotated[
+    str | None, typer.Option("--router", help="In the mixture's place: calibrated, soft, hard, or a plug-in's.")
+]
 FusionOption = Annotated[
     str | None,
-    typer.Option("--fusion", help="How they are fused: threshold+l1, threshold+l2, threshold+mean, mean, max."),
+    typer.Option(
+        "--fusion", help="In the mixture's place: probabilities, threshold+l1, threshold+l2, threshold+mean, mean, max."
+    ),
+]
+RouteDepth = Annotated[
+    int | None,
+    typer.Option(min=0, help="Route after this many blocks: sooner done; 0 is after the last (`evaluate --profile`)."),
+]
+MaxExperts = Annotated[int | None, typer.Option(min=1, help="At most so many experts speak on an image.")]
+ArithmeticOption = Annotated[
+    str | None, typer.Option("--arithmetic", help="Of the frozen backbone: exact, 8-bit (on a CPU), half (on a GPU).")
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Images at a time; answers do not depend on it.")]
 
@@ -107,8 +122,12 @@ def predict(
     files: Annotated[list[Path], typer.Argument(metavar="FILES-OR-DIRS...", help="Images, and folders of them.")],
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     backbone: Weights = None,
+    mixture: MixtureOption = None,
     router: RouterOption = None,
     fusion: FusionOption = None,
+    route_depth: RouteDepth = None,
+    max_experts: MaxExperts = None,
+    arithmetic: ArithmeticOption = None,
     batch_size: BatchSize = 32,
     strict: Strict = False,
 ) -> None:
@@ -131,8 +150,14 @@ def predict(
         model,
         files,
         backbone=backbone,
-        router=router,
-        fusion=fusion,
+        options={
+            "mixture": mixture,
+            "router": router,
+            "fusion": fusion,
+            "route_depth": route_depth,
+            "max_experts": max_experts,
+            "arithmetic": arithmetic,
+        },
         as_csv=csv,
         strict=strict,
         batch_size=batch_size,
@@ -146,11 +171,19 @@ def evaluate(
     images: Annotated[Path, typer.Argument(metavar="DATA", help="One domain or several, in any known layout.")],
     name: Annotated[str | None, typer.Option(help="The domain's name, if DATA is one domain.")] = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Soft, hard and oracle side by side; the oracle is told the domain.")
+        bool,
+        typer.Option("--compare", help="Several mixtures side by side, and the oracle, which is told the domain."),
+    ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="What each way to answer faster costs: accuracy, agreement, images/s.")
     ] = False,
     backbone: Weights = None,
+    mixture: MixtureOption = None,
     router: RouterOption = None,
     fusion: FusionOption = None,
+    route_depth: RouteDepth = None,
+    max_experts: MaxExperts = None,
+    arithmetic: ArithmeticOption = None,
     test_share: TestShare = TEST_SHARE,
     batch_size: BatchSize = 32,
     strict: Strict = False,
@@ -165,6 +198,8 @@ def evaluate(
       bpg evaluate model photos --name photo
 
       bpg evaluate model data --compare
+
+      bpg evaluate model data --profile
     """
     from bpg.cli.answering import evaluate_model
 
@@ -174,12 +209,57 @@ def evaluate(
         images,
         name=name,
         backbone=backbone,
-        router=router,
-        fusion=fusion,
+        options={
+            "mixture": mixture,
+            "router": router,
+            "fusion": fusion,
+            "route_depth": route_depth,
+            "max_experts": max_experts,
+            "arithmetic": arithmetic,
+        },
         compare=compare,
+        profiled=profile,
         test_share=test_share,
         strict=strict,
         batch_size=batch_size,
+    )
+
+
+@register(app, "tune-routing")
+def tune_routing(
+    common: Common,
+    model: Model,
+    data: Annotated[Path, typer.Option(metavar="DATA", help="Images of all the model's domains, in any known layout.")],
+    save: Annotated[bool, typer.Option("--save", help="Let the model answer so from now on.")] = False,
+    name: Annotated[str | None, typer.Option(help="The domain's name, if DATA is one domain.")] = None,
+    backbone: Weights = None,
+    test_share: TestShare = TEST_SHARE,
+    batch_size: BatchSize = 32,
+    strict: Strict = False,
+) -> None:
+    """Find out how early a model can tell its domains apart: the sooner, the faster its answers.
+
+    A model keeps what it needs to route at several depths of the backbone. Which one is worth taking is measured here,
+    on images of all its domains that it did not learn from.
+
+    Examples:
+
+      bpg tune-routing model --data data
+
+      bpg tune-routing model --data data --save
+    """
+    from bpg.cli.answering import tune_routing as tune
+
+    tune(
+        common,
+        model,
+        data,
+        name=name,
+        backbone=backbone,
+        test_share=test_share,
+        strict=strict,
+        batch_size=batch_size,
+        save=save,
     )
 
 
@@ -207,7 +287,7 @@ def forget(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The domain to take out.")],
     purge_cache: Annotated[
         bool,
-        typer.Option("--purge-cache", help="Remove cached features of images too, of all models on this machine."),
+        typer.Option("--purge-cache", help="Remove cached pixels and features too, of all models on this machine."),
     ] = False,
 ) -> None:
     """Take a domain out of a model: what is left is the model that never learned it, bit for bit.

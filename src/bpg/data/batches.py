@@ -6,19 +6,20 @@ after an interruption, or on two processes, sees what an undisturbed one sees.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
 from bpg.data.ahead import ahead
-from bpg.data.decode import decode
 from bpg.data.domain import Domain
-from bpg.data.transforms import Augmentation, Preprocessing, training
+from bpg.data.pixels import Decoded, PixelCache, pixel_limit
+from bpg.data.transforms import Augmentation, Preprocessing, training, training_batch
 from bpg.randomness import generator_of
+
+PIECE = 8  # images that one thread prepares at a time
 
 
 @dataclass(frozen=True)
@@ -48,36 +49,73 @@ class Batches:
 
     def image(self, index: int, epoch: int) -> Tensor:
         """One image as this epoch sees it."""
-        encoded = self.domain.train.encoded(index)
-        pixels = decode(encoded, where=str(self.domain.train.paths[index]))
-        content = hashlib.sha256(encoded).digest()
-        generator = generator_of(self.seed, self.domain.name, "augmentation", epoch, content)
-        return training(pixels, self.preprocessing, self.augmentation, generator)
+        pixels, content = Decoded(self.domain).open(index)
+        return training(pixels, self.preprocessing, self.augmentation, self._generator(epoch, content))
 
     def labels(self, indices: Sequence[int]) -> Tensor:
         """Of these images, indices into `domain.classes`."""
+        return self._targets[list(indices)]
+
+    @cached_property
+    def _targets(self) -> Tensor:
+        """The labels of all images: to look for the classes of a large domain in every step would take longer."""
         place = {name: index for index, name in enumerate(self.domain.classes)}
         train = self.domain.train
-        return torch.tensor([place[train.classes[train.labels[index]]] for index in indices], dtype=torch.long)
+        return torch.tensor([place[train.classes[label]] for label in train.labels], dtype=torch.long)
 
     def stream(self, first: int, *, rank: int = 0, ranks: int = 1) -> Generator[tuple[Tensor, Tensor, int], None, None]:
         """(images, labels, size of the whole batch) of each step from `first` on; of a batch only this rank's share."""
+        size, limit = self.preprocessing.size, pixel_limit()
+        cache = PixelCache(self.domain.name, len(self.domain.train), limit=limit) if limit else None
+        decoded = Decoded(self.domain, cache)
 
-        def shares() -> Generator[tuple[int, int], None, None]:
+        def pieces() -> Generator[_Piece, None, None]:
             for step in range(first, self.steps):
-                for index in self.indices(step)[rank::ranks]:
-                    yield index, step // self.steps_an_epoch
+                mine = self.indices(step)[rank::ranks]
+                images = torch.empty(len(mine), 3, size, size)
+                for start in range(0, len(mine), PIECE):
+                    yield _Piece(images, start, mine[start : start + PIECE], step // self.steps_an_epoch)
 
-        loaded = ahead(lambda key: self.image(*key), shares(), window=2 * -(-self.batch_size // ranks))
+        def prepare(piece: _Piece) -> Tensor:
+            pixels, contents = zip(*map(decoded.open, piece.indices), strict=True)
+            generators = [self._generator(piece.epoch, content) for content in contents]
+            out = piece.images[piece.start : piece.start + len(pixels)]
+            training_batch(pixels, self.preprocessing, self.augmentation, generators, out=out)
+            return piece.images
+
+        share = -(-self.batch_size // ranks)
+        prepared = ahead(prepare, pieces(), window=2 * -(-share // PIECE))
         try:
             for step in range(first, self.steps):
                 whole = self.indices(step)
                 mine = whole[rank::ranks]
-                size = self.preprocessing.size
-                images = torch.stack([next(loaded) for _ in mine]) if mine else torch.empty(0, 3, size, size)
+                images = torch.empty(0, 3, size, size)
+                for _ in range(0, len(mine), PIECE):
+                    images = next(prepared)
                 yield images, self.labels(mine), len(whole)
+                if cache is not None and (step + 1) % self.steps_an_epoch:
+                    cache.settle()
+                elif cache is not None:
+                    cache.flush()
+                    cache.refresh()  # other ranks saw other images in this epoch
         finally:
-            loaded.close()
+            prepared.close()
+            if cache is not None:
+                cache.flush()  # also when the run is interrupted: nothing decoded is lost
+
+    def _generator(self, epoch: int, content: bytes) -> torch.Generator:
+        """Of what an epoch does to an image whose file has the sha256 `content`."""
+        return generator_of(self.seed, self.domain.name, "augmentation", epoch, content)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some images of a batch, and where they belong in it."""
+
+    images: Tensor  # of the whole batch
+    start: int
+    indices: list[int]
+    epoch: int
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
@@ -57,27 +61,48 @@ class Augmentation:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """What chance shows of one image."""
+
+    box: tuple[int, int, int, int]  # top, left, height and width of the crop
+    mirrored: bool
+    light: float  # times the pixels
+
+
 def training(image: Tensor, wanted: Preprocessing, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
     """What training sees of `image` (3, H, W) uint8: a random crop, perhaps mirrored and lit, (3, size, size)."""
-    _check_pixels(image)
-    if augmentation.crop == "shifted":
-        image = _resized(image, wanted)
-        down, right = torch.rand(2, generator=generator).tolist()
-        top, left = (
-            int(share * (side - wanted.size + 1)) for share, side in zip((down, right), image.shape[-2:], strict=True)
-        )
-        image = image[:, top : top + wanted.size, left : left + wanted.size]
-    else:
-        top, left, height, width = _random_crop(image.shape[-2], image.shape[-1], augmentation, generator)
-        image = image[:, top : top + height, left : left + width]
-        if (height, width) != (wanted.size, wanted.size):
-            image = F.interpolate(image[None], (wanted.size, wanted.size), mode=wanted.interpolation, antialias=True)[0]
-    if augmentation.flip and torch.rand((), generator=generator) < 0.5:
-        image = image.flip(-1)
+    out = torch.empty(1, 3, wanted.size, wanted.size)
+    training_batch([image], wanted, augmentation, [generator], out=out)
+    return out[0]
+
+
+def training_batch(
+    images: Sequence[Tensor],
+    wanted: Preprocessing,
+    augmentation: Augmentation,
+    generators: Sequence[torch.Generator],
+    *,
+    out: Tensor,
+) -> None:
+    """`training` of each of `images` with its generator, into `out` (B, 3, size, size) float32.
+
+    An image's crop has a shape of its own and is resized by itself; all that follows is done for the batch. It is done
+    by numpy, on the thread it is called from: many threads prepare images, and torch would start a team in each.
+    """
+    crops = np.empty(out.shape, dtype=np.uint8)
+    light = np.ones((len(images), 1, 1, 1), dtype=np.float32)
+    for place, (image, generator) in enumerate(zip(images, generators, strict=True)):
+        _check_pixels(image)
+        view = _draw(image, wanted, augmentation, generator)
+        crop = _crop(image, view.box, wanted, augmentation).numpy()
+        crops[place] = crop[..., ::-1] if view.mirrored else crop
+        light[place] = view.light
     if augmentation.brightness:
-        light = 1 + augmentation.brightness * (2 * torch.rand((), generator=generator) - 1)
-        image = (image.float() * light).clamp(0, 255)
-    return _normalised(image, wanted)
+        lit = np.multiply(crops, light, dtype=np.float32).clip(0, 255)
+        _normalise(lit, wanted, out=out)
+    else:
+        _normalise(crops, wanted, out=out)
 
 
 def evaluation(image: Tensor, wanted: Preprocessing) -> Tensor:
@@ -86,23 +111,59 @@ def evaluation(image: Tensor, wanted: Preprocessing) -> Tensor:
     image = _resized(image, wanted)
     top, left = (round((side - wanted.size) / 2) for side in image.shape[-2:])
     image = image[:, top : top + wanted.size, left : left + wanted.size]
-    return _normalised(image, wanted)
+    out = torch.empty(image.shape)
+    _normalise(image.numpy(), wanted, out=out)
+    return out
+
+
+def _draw(image: Tensor, wanted: Preprocessing, augmentation: Augmentation, generator: torch.Generator) -> View:
+    height, width = image.shape[-2:]
+    if augmentation.crop == "shifted":
+        sides = _resized_sides(height, width, wanted)
+        down, right = torch.rand(2, generator=generator).tolist()
+        top, left = (int(share * (side - wanted.size + 1)) for share, side in zip((down, right), sides, strict=True))
+        box = (top, left, wanted.size, wanted.size)
+    else:
+        box = _random_crop(height, width, augmentation, generator)
+    mirrored = augmentation.flip and float(torch.rand((), generator=generator)) < 0.5
+    light = 1.0
+    if augmentation.brightness:
+        light = float(1 + augmentation.brightness * (2 * torch.rand((), generator=generator) - 1))
+    return View(box, mirrored, light)
+
+
+def _crop(image: Tensor, box: tuple[int, int, int, int], wanted: Preprocessing, augmentation: Augmentation) -> Tensor:
+    """The part of `image` in `box`, (3, size, size) uint8."""
+    if augmentation.crop == "shifted":
+        image = _resized(image, wanted)
+    top, left, height, width = box
+    image = image[:, top : top + height, left : left + width]
+    if (height, width) == (wanted.size, wanted.size):
+        return image
+    # laid out as `decode` lays pixels out, and without gaps, a crop is resized in half the time
+    image = torch.from_numpy(np.ascontiguousarray(image.permute(1, 2, 0).numpy())).permute(2, 0, 1)
+    return F.interpolate(image[None], (wanted.size, wanted.size), mode=wanted.interpolation, antialias=True)[0]
 
 
 def _resized(image: Tensor, wanted: Preprocessing) -> Tensor:
     """`image` with its shorter side as long as the crop is cut from, or squashed to a square of that side."""
-    side = int(wanted.size / wanted.crop_fraction + 1e-6)
     if wanted.crop == "center":
         image = _not_too_thin(image)
-    height, width = image.shape[-2:]
-    if wanted.crop == "squash":
-        resized = (side, side)
-    else:
-        resized = (side, side * width // height) if height <= width else (side * height // width, side)
-    if resized == (height, width):
+    resized = _resized_sides(image.shape[-2], image.shape[-1], wanted)
+    if resized == image.shape[-2:]:
         return image
     # uint8 in, uint8 out: the filter Pillow uses, at twice its speed
     return F.interpolate(image[None], resized, mode=wanted.interpolation, antialias=True)[0]
+
+
+def _resized_sides(height: int, width: int, wanted: Preprocessing) -> tuple[int, int]:
+    """Height and width of an image of `height` and `width` when it is resized."""
+    side = int(wanted.size / wanted.crop_fraction + 1e-6)
+    if wanted.crop == "squash":
+        return side, side
+    longest = THINNEST * min(height, width)
+    height, width = min(height, longest), min(width, longest)
+    return (side, side * width // height) if height <= width else (side * height // width, side)
 
 
 def _random_crop(
@@ -123,8 +184,12 @@ def _random_crop(
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-def _normalised(image: Tensor, wanted: Preprocessing) -> Tensor:
-    return (image.float() / 255 - _channels(wanted.mean)) / _channels(wanted.std)
+def _normalise(pixels: NDArray[Any], wanted: Preprocessing, *, out: Tensor) -> None:
+    """Pixels (..., 3, H, W) from 0 to 255 as the backbone takes them."""
+    values: NDArray[np.float32] = out.numpy()
+    np.divide(pixels, 255, out=values, dtype=np.float32)
+    values -= _channels(wanted.mean)
+    values /= _channels(wanted.std)
 
 
 def _check_pixels(image: Tensor) -> None:
@@ -145,5 +210,5 @@ def _not_too_thin(image: Tensor) -> Tensor:
     return image[:, top : top + longest, left : left + longest]
 
 
-def _channels(values: Channels) -> Tensor:
-    return torch.tensor(values)[:, None, None]
+def _channels(values: Channels) -> NDArray[np.float32]:
+    return np.array(values, dtype=np.float32)[:, None, None]

@@ -9,12 +9,12 @@ from typing import Any
 
 from bpg.data.domain import TestSet
 from bpg.methods.base import Learner, Routable, prepared
-from bpg.methods.parts.pool import ORACLE, Way
+from bpg.methods.parts.ways import MIXTURES, ORACLE, Way
 from bpg.progress import Progress, counted
 from bpg.types import Prediction
 
 OWN = "own"  # the way of a method that has no experts to choose from
-STANDARD = {"soft": Way("soft", "threshold+l1"), "hard": Way("hard", "threshold+l1"), "oracle": Way(ORACLE)}
+STANDARD = {"calibrated": MIXTURES["calibrated"], "soft": MIXTURES["paper"], "hard": Way("hard"), "oracle": Way(ORACLE)}
 
 
 @dataclass(slots=True)
@@ -63,12 +63,12 @@ class Tally:
 
 
 def ways_of(model: Learner) -> dict[str, Way]:
-    """The ways a model is measured in, its own first: soft, hard and oracle where it has experts to choose from."""
+    """The ways a model is measured in, its own first: where it has experts to choose from, all of STANDARD."""
     if not isinstance(model, Routable):
         return {OWN: Way()}
-    own = Way(model.router, model.fusion)  # type: ignore[attr-defined]
+    own: Way = model.way  # type: ignore[attr-defined]
     same = [name for name, way in STANDARD.items() if way == own]
-    first = {same[0]: own} if same else {f"{own.router}, {own.fusion}": own}
+    first = {same[0] if same else str(own): own}
     return first | {name: way for name, way in STANDARD.items() if name not in first}
 
 

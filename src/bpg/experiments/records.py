@@ -28,6 +28,9 @@ PORTRAIT = "portrait.json"
 FORMAT = 1
 
 
+WAYS = ("calibrated", "soft", "hard", "oracle")  # the order they are told in
+
+
 @dataclass(frozen=True)
 class Run:
     """One run as its directory tells it."""
@@ -62,7 +65,7 @@ class Run:
     def ways_of(record: Mapping[str, Any]) -> list[str]:
         """The ways of one record."""
         own, ways = record["own"], record["ways"]
-        return [own, *(way for way in ("soft", "hard", "oracle") if way in ways and way != own)]
+        return [own, *(way for way in WAYS if way in ways and way != own)]
 
     @property
     def of_domains(self) -> bool:

@@ -77,7 +77,7 @@ def run_cell(
             backbone=backbone,
             allow_new_classes=True,
             checkpoint_seconds=checkpoint_seconds,
-            **cell.options,
+            **cell.answering(type(model)),
         )
     model.scratch = folder / "scratch"
     if len(run.records) < learned - 1:

@@ -13,16 +13,17 @@ from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from bpg.backbones.faster import ARITHMETICS
 from bpg.compute import Precision
 from bpg.config import faults, faulty, settings
 from bpg.data.folder import TEST_SHARE
 from bpg.errors import BPGError, WrongUse, unknown_name
 from bpg.methods.base import Learner, is_routable
+from bpg.methods.parts.ways import MIXTURES, WAY_OPTIONS
 from bpg.mixture import FUSIONS
 from bpg.registry import DATASETS, METHODS, ROUTERS
 
 FOLDER_NAME = r"^\w[\w .+=()-]*$"  # of an experiment and of a label: they name folders
-OPTIONS = ("router", "fusion")  # of a routable method: how it answers, no part of what it learns
 
 
 @settings
@@ -81,7 +82,7 @@ class Cell:
     method: str
     seed: int
     values: Mapping[str, Any]  # settings of the method, but for the seed
-    options: Mapping[str, Any]  # router and fusion
+    options: Mapping[str, Any]  # of a routable method: how it answers, no part of what it learns
 
     @property
     def title(self) -> str:
@@ -89,8 +90,13 @@ class Cell:
 
     def build(self, backbone: Any, **more: Any) -> Learner:
         """The learner, which has learned nothing yet."""
-        made: Learner = METHODS[self.method](backbone, seed=self.seed, **self.values, **self.options, **more)
+        method = METHODS[self.method]
+        made: Learner = method(backbone, seed=self.seed, **self.values, **self.answering(method), **more)
         return made
+
+    def answering(self, method: type[Learner]) -> dict[str, Any]:
+        """The options it answers by: experiments compare with what is published, so the mixture is the paper's."""
+        return {"mixture": "paper"} | dict(self.options) if is_routable(method) else {}
 
 
 def read_spec(file: str | Path, changes: Sequence[str] = ()) -> Spec:
@@ -124,8 +130,8 @@ def cells(spec: Spec) -> list[Cell]:
     made = []
     for seed in spec.seeds:
         for label, table in spec.methods.items():
-            values = {key: value for key, value in table.items() if key not in (*OPTIONS, "method")}
-            options = {key: table[key] for key in OPTIONS if key in table}
+            values = {key: value for key, value in table.items() if key not in (*WAY_OPTIONS, "method")}
+            options = {key: table[key] for key in WAY_OPTIONS if key in table}
             made.append(Cell(label, table.get("method", label), seed, values, options))
     return made
 
@@ -202,10 +208,20 @@ def _faults_of(label: str, table: object) -> list[str]:
         found.append(f"{where}.seed: seeds stand at the top, for all methods")
         del values["seed"]
     if is_routable(method):
-        for key, known in (("router", list(ROUTERS)), ("fusion", list(FUSIONS))):
+        for key, names in (
+            ("mixture", MIXTURES),
+            ("router", ROUTERS),
+            ("fusion", FUSIONS),
+            ("arithmetic", ARITHMETICS),
+        ):
+            known = list(names)
             given = values.pop(key, known[0])
             if given not in known:
                 near = get_close_matches(str(given), known, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
                 found.append(f"{where}.{key}: no {key} is called {given!r}, {hint}")
+        for key, least in (("route_depth", 0), ("max_experts", 1)):
+            given = values.pop(key, least)
+            if not isinstance(given, int) or isinstance(given, bool) or given < least:
+                found.append(f"{where}.{key}: a whole number from {least} on is wanted, {given!r} came")
     return found + faults(method.Settings, values, where=where)

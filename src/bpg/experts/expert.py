@@ -87,7 +87,11 @@ class Expert(nn.Module):
 
     def forward(self, images: Tensor, backbone: Backbone) -> Tensor:
         """Logits (B, classes of this domain)."""
-        logits: Tensor = self.head(backbone(images, self.tuning()), backbone)
+        return self.classify(backbone(images, self.tuning()), backbone)
+
+    def classify(self, features: Tensor, backbone: Backbone) -> Tensor:
+        """Logits (B, classes of this domain) of what the backbone makes of images under this expert's tuning."""
+        logits: Tensor = self.head(features, backbone)
         return logits
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from bpg.backbones.backbone import Backbone
+from bpg.backbones.backbone import FINISHED, Backbone, Probe
 from bpg.backbones.survey import Survey, survey
 from bpg.backbones.vit import ViT
 from bpg.backbones.weights import load_backbone
@@ -198,10 +198,10 @@ class Learner(Protocol):
             if vit is not None:
                 vit.recompute = False
 
-    def survey(self, domain: Domain) -> Survey:
+    def survey(self, domain: Domain, probes: Sequence[Probe] = (FINISHED,)) -> Survey:
         """One pass over the domain's training images, with progress told."""
         tell = counted(self.progress, "survey") if self.progress is not None else None
-        return survey(self.backbone, domain.train, progress=tell)
+        return survey(self.backbone, domain.train, probes=probes, progress=tell)
 
     def resume(self, domain: Domain, *more: str | int) -> Resume | None:
         """Where training on `domain` keeps its state; `more` is what it depends on besides settings and images."""

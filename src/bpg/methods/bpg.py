@@ -13,9 +13,8 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from bpg.backbones.backbone import FINISHED
 from bpg.backbones.catalogue import catalogue
-from bpg.backbones.survey import Survey, survey
+from bpg.backbones.survey import Survey
 from bpg.capacity import MAX_RANK, allocate, solve_budget
 from bpg.config import settings
 from bpg.data.batches import Batches
@@ -25,8 +24,7 @@ from bpg.errors import WrongUse
 from bpg.experts.expert import Expert, ExpertSettings, parameter_count
 from bpg.experts.head import check_text
 from bpg.methods.parts.pool import Member, Pooled
-from bpg.prototypes import prototypes
-from bpg.randomness import generator_of, seed_of
+from bpg.randomness import generator_of
 from bpg.separability import Estimator, between_within, separability
 from bpg.store import State
 from bpg.training import Optimisation, cross_entropy
@@ -106,13 +104,12 @@ class BPG(Pooled):
             "parameters": parameter_count(self.backbone, len(domain.classes), rank=rank, settings=s.expert),
             **measured,
         }
-        centres = prototypes(found.features[FINISHED], k=s.k, seed=seed_of(s.seed, domain.name, "prototypes"))
-        self.pool.add(domain.name, Member(expert, centres, facts))
+        self.pool.add(domain.name, Member(expert, self.locate(domain, found), facts))
 
     def restore(self, state: State) -> None:
         for name, learned in state.domains.items():
             expert = self.expert(learned.facts["classes"], learned.facts["rank"], generator_of(0))
-            self.pool.add(name, Member.restored(expert, learned, self.backbone.feature_width))
+            self.pool.add(name, Member.restored(expert, learned, self.backbone))
 
     def begin(self) -> None:
         super().begin()
@@ -138,7 +135,7 @@ class BPG(Pooled):
             )
         total, size = (parameters, 1.0) if parameters is not None else (float(megabytes or 0), 4 / 1e6)
         s = self.settings
-        scores = [separability(survey(self.backbone, d.train).scatter, estimator=s.estimator) for d in domains]
+        scores = [separability(self.survey(d).scatter, estimator=s.estimator) for d in domains]
 
         def cost(rank: int, domain: int) -> float:
             return size * parameter_count(self.backbone, len(domains[domain].classes), rank=rank, settings=s.expert)

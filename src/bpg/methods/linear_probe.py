@@ -11,11 +11,13 @@ from copy import deepcopy
 from typing import Annotated, Any
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from bpg.backbones.backbone import FINISHED, Backbone
 from bpg.backbones.survey import Survey
+from bpg.backbones.tuning import PLAIN, Tuning
 from bpg.config import settings
 from bpg.data.batches import FeatureBatches
 from bpg.data.domain import Domain
@@ -23,8 +25,6 @@ from bpg.methods.base import Learner
 from bpg.methods.parts.heads import GrowingHead
 from bpg.methods.parts.identity import check_classes
 from bpg.methods.parts.pool import Member, Pooled
-from bpg.prototypes import prototypes
-from bpg.randomness import seed_of
 from bpg.store import State
 from bpg.training import Optimisation, cross_entropy
 from bpg.types import Prediction
@@ -46,23 +46,21 @@ class LinearProbe(Pooled):
     Settings = ProbeSettings
     settings: ProbeSettings
 
-    def __init__(self, backbone: Backbone | str, *, router: str = "hard", **options: Any) -> None:
-        super().__init__(backbone, router=router, **options)
+    def __init__(self, backbone: Backbone | str, **options: Any) -> None:
+        super().__init__(backbone, **{"router": "hard"} | options)
 
     def learn(self, domain: Domain) -> None:
         self.admit(domain)
         found = self.survey(domain)
         head = train_head(self, GrowingHead(self.backbone.feature_width).to(self.backbone.device), domain, found)
-        seed = seed_of(self.settings.seed, domain.name, "prototypes")
-        centres = prototypes(found.features[FINISHED], k=self.settings.k, seed=seed)
         facts = {"classes": list(domain.classes), "images": len(domain.train), "images_sha256": found.sha256}
-        self.pool.add(domain.name, Member(Probed(head), centres, facts))
+        self.pool.add(domain.name, Member(Probed(head), self.locate(domain, found), facts))
 
     def restore(self, state: State) -> None:
         for name, learned in state.domains.items():
             head = GrowingHead(self.backbone.feature_width).to(self.backbone.device)
             head.grow(learned.facts["classes"], seed=0)
-            self.pool.add(name, Member.restored(Probed(head), learned, self.backbone.feature_width))
+            self.pool.add(name, Member.restored(Probed(head), learned, self.backbone))
 
 
 class SequentialProbe(Learner):
@@ -104,7 +102,14 @@ class Probed(nn.Module):
         self.head = head
 
     def forward(self, images: Tensor, backbone: Backbone) -> Tensor:
-        logits: Tensor = self.head(scaled(backbone.embed(images)))
+        return self.classify(backbone(images), backbone)
+
+    def tuning(self) -> Tuning:
+        return PLAIN
+
+    def classify(self, features: Tensor, backbone: Backbone) -> Tensor:
+        del backbone
+        logits: Tensor = self.head(scaled(F.normalize(features, dim=-1)))
         return logits
 
 

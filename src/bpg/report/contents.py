@@ -12,7 +12,7 @@ from typing import Any
 
 from bpg.config import flat_dict
 from bpg.experiments.manifest import data_name
-from bpg.experiments.records import Run
+from bpg.experiments.records import WAYS, Run
 from bpg.metrics import (
     Counts,
     average_accuracy,
@@ -181,11 +181,15 @@ def _summary(runs: Sequence[Run], finished: Sequence[Group]) -> Section:
     return Section("Results", text, [Table(columns, rows)] if rows else [], warnings)
 
 
+CALIBRATED = "calibrated: the mixture at a temperature that follows from the domains, over probabilities. "
+
+
 def _routing(routable: Sequence[Group]) -> Section:
-    columns = ["method", "soft", "hard", "oracle", "soft - hard", "oracle - soft", "domain found", "right elsewhere"]
+    ways = [way for way in WAYS if all(way in group.ways for group in routable)]
+    columns = ["method", *ways, "soft - hard", "oracle - soft", "domain found", "right elsewhere"]
     rows: list[list[Cell]] = []
     for group in routable:
-        reached = {way: group.over_seeds(average_accuracy, way) for way in ("soft", "hard", "oracle")}
+        reached = {way: group.over_seeds(average_accuracy, way) for way in ways}
         gain = [soft - hard for soft, hard in zip(reached["soft"], reached["hard"], strict=True)]
         gap = [oracle - soft for oracle, soft in zip(reached["oracle"], reached["soft"], strict=True)]
         found, elsewhere = [], []
@@ -198,7 +202,8 @@ def _routing(routable: Sequence[Group]) -> Section:
             elsewhere.append(100 * sum(t["right_elsewhere"] for t in tests) / missed if missed else math.nan)
         rows.append([group.name, *(spread(values) for values in (*reached.values(), gain, gap, found, elsewhere))])
     text = [
-        "A_T in percent, the same experts under three routers. soft: the mixture of those who are let through. hard: "
+        f"A_T in percent, the same experts under {'four' if 'calibrated' in ways else 'three'} routers. "
+        f"{CALIBRATED if 'calibrated' in ways else ''}soft: the mixture of those who are let through. hard: "
         "the nearest domain's expert. oracle: told the domain. domain found: how often the nearest domain is the true "
         "one. right elsewhere: of the images sent to another domain's expert, the share it gets right.",
         _error_of(routable[0]),
@@ -335,7 +340,7 @@ def _experts(routable: Sequence[Group]) -> Table:
     most = max(len(group.first.order) for group in routable)
     rows: list[list[Cell]] = []
     for group in routable:
-        for way in ("soft", "hard"):
+        for way in (way for way in WAYS[:-1] if way in group.ways):
             counts: dict[int, int] = defaultdict(int)
             for test in group.pooled(way):
                 for number, images in test["experts"].items():

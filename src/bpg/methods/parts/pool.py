@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bpg.backbones.backbone import Backbone
+from bpg.backbones.backbone import FINISHED, Backbone, Probe
+from bpg.backbones.faster import Arithmetic, faster
+from bpg.backbones.survey import Survey
 from bpg.data.domain import Domain
 from bpg.engine import run_experts
-from bpg.errors import PluginError, unknown_name
+from bpg.errors import PluginError, WrongUse, unknown_name
 from bpg.methods.base import Learner
 from bpg.methods.parts.identity import check_classes
 from bpg.methods.parts.states import joined
-from bpg.mixture import Fusion, check_fusion, mix, mixture_weights
+from bpg.methods.parts.ways import ORACLE, WAY_OPTIONS, Way, way_of
+from bpg.mixture import mix, mixture_weights
+from bpg.prototypes import LEVELS, Place, located
+from bpg.randomness import seed_of
 from bpg.registry import ROUTERS
-from bpg.routing import distances, oracle
-from bpg.store import Learned, State
+from bpg.routing import Places, oracle, stops
+from bpg.store import Learned, State, answering
 from bpg.types import Prediction
-
-ORACLE = "oracle"
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """Who speaks at test time, and how they are fused. The oracle is no registered router: it is told the domain."""
-
-    router: str = "soft"
-    fusion: Fusion = "threshold+l1"
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """One domain's expert and what is known of the domain. Nothing in it changes once it is in a pool."""
 
-    expert: nn.Module  # (images, backbone) -> logits (B, C_t)
-    prototypes: Tensor  # (k, d) float64
+    expert: Any  # an nn.Module that is a Specialist; (images, backbone) -> logits (B, C_t)
+    places: Mapping[Probe, Place]  # where the domain lies, at every depth that can be routed at
     facts: Mapping[str, Any]  # JSON; `classes` among them
 
     @property
@@ -49,19 +46,26 @@ class Member:
     def learned(self) -> Learned:
         """As the store keeps it."""
         tensors = {f"expert/{name}": tensor for name, tensor in self.expert.state_dict().items()}
-        return Learned(self.facts, tensors | {"prototypes": self.prototypes})
+        for probe, place in self.places.items():
+            tensors |= {_key("prototypes", probe): place.prototypes, _key("reach", probe): place.reach}
+        return Learned(self.facts, tensors)
 
     @classmethod
-    def restored(cls, expert: nn.Module, learned: Learned, width: int) -> Member:
-        """The member that the store kept, with `expert` made for it; features are `width` wide."""
+    def restored(cls, expert: nn.Module, learned: Learned, backbone: Backbone) -> Member:
+        """The member that the store kept, with `expert` made for it."""
         tensors = {key[len("expert/") :]: t for key, t in learned.tensors.items() if key.startswith("expert/")}
-        centres, classes = learned.tensors["prototypes"], learned.facts["classes"]
-        sound = centres.ndim == 2 and len(centres) and centres.shape[1] == width and bool(centres.isfinite().all())
+        places = {
+            probe: Place(learned.tensors[_key("prototypes", probe)], learned.tensors[_key("reach", probe)])
+            for probe in stops(backbone.depth)
+        }
+        classes = learned.facts["classes"]
+        sound = all(_is_sound(place, backbone.width_of(probe)) for probe, place in places.items())
         named = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
-        if not sound or not named or sorted(set(classes)) != classes or len(tensors) + 1 != len(learned.tensors):
+        whole = len(tensors) + 2 * len(places) == len(learned.tensors)
+        if not sound or not named or sorted(set(classes)) != classes or not whole:
             raise ValueError("prototypes, classes or tensors that no learner writes")
         expert.load_state_dict(tensors)
-        return cls(expert, centres, learned.facts)
+        return cls(expert, places, learned.facts)
 
 
 class ExpertPool:
@@ -70,6 +74,8 @@ class ExpertPool:
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
         self._members: dict[str, Member] = {}
+        self._places: dict[Probe, Places] = {}  # of these members; made when it is asked for
+        self._backbones: dict[Arithmetic, Backbone] = {}  # made when it is asked for
 
     def __len__(self) -> int:
         return len(self._members)
@@ -97,20 +103,33 @@ class ExpertPool:
 
     @property
     def prototypes(self) -> list[Tensor]:
-        return [member.prototypes for member in self.members]
+        return [member.places[FINISHED].prototypes for member in self.members]
+
+    def places(self, probe: Probe) -> Places:
+        """Where the domains lie, as `probe` sees it."""
+        if probe not in self._places:
+            self._places[probe] = Places(self.located(probe))
+        return self._places[probe]
+
+    def located(self, probe: Probe) -> list[Place]:
+        """The place of each domain."""
+        return [member.places[probe] for member in self.members]
 
     def add(self, name: str, member: Member) -> None:
         """Take a domain in, or put it in the place of the one of that name."""
         member.expert.requires_grad_(False).eval()
         self._members[name] = member
+        self._places.clear()
 
     def forget(self, name: str) -> None:
         self[name]  # a name that is not there gets the nearest one told
         del self._members[name]
+        self._places.clear()
 
     def take_over(self, other: ExpertPool) -> None:
         """Add the members of `other`."""
         self._members |= other._members
+        self._places.clear()
 
     @torch.no_grad()
     def predict(self, images: Tensor, ways: Sequence[Way], *, true: str | None = None) -> list[Prediction]:
@@ -118,31 +137,68 @@ class ExpertPool:
 
         `true` is the images' domain, which the oracle alone is told.
         """
-        asked = [way for way in ways if way.router != ORACLE]
-        distance = distances(self.backbone.embed(images), self.prototypes) if asked else None
-        confidence = [self._confidence(way, images, distance, true) for way in ways]
-        weights = [mixture_weights(each, way.fusion) for each, way in zip(confidence, ways, strict=True)]
-        classes = {name: place for place, name in enumerate(self.classes)}
-        members = self.members
-        columns = [torch.tensor([classes[name] for name in member.classes]) for member in members]
-        known = torch.zeros(len(members), len(classes), dtype=torch.bool)
-        for expert, places in enumerate(columns):
-            known[expert, places] = True
-        wanted = torch.stack(weights).sum(dim=0)
-        logits = run_experts(images, wanted, self.expert_logits, columns, len(classes))
-        answers = []
-        for way, trust, weight in zip(ways, confidence, weights, strict=True):
-            mixed = mix(logits, weight, known.to(images.device), way.fusion)
-            answers.append(Prediction(torch.log_softmax(mixed, dim=1), weight, (weight > 0).sum(dim=1), trust))
-        return answers
+        answers: dict[Way, Prediction] = {}
+        for arithmetic in dict.fromkeys(way.arithmetic for way in ways):
+            alike = [way for way in dict.fromkeys(ways) if way.arithmetic == arithmetic]
+            if arithmetic not in self._backbones:
+                self._backbones[arithmetic] = faster(self.backbone, arithmetic)
+            answers |= zip(alike, self._answers(self._backbones[arithmetic], images, alike, true), strict=True)
+        return [answers[way] for way in ways]
 
-    def _confidence(self, way: Way, images: Tensor, distance: Tensor | None, true: str | None) -> Tensor:
+    def _answers(
+        self, backbone: Backbone, images: Tensor, ways: Sequence[Way], true: str | None
+    ) -> Iterator[Prediction]:
+        tokens = backbone.start(images)
+        probes = tuple(dict.fromkeys(self.stop(way.route_depth) for way in ways if way.router != ORACLE))
+        seen = dict(zip(probes, backbone.probed(tokens, probes), strict=True))
+        distance = {probe: self.places(probe).distances(F.normalize(found, dim=-1)) for probe, found in seen.items()}
+        trusts = [self._confidence(way, images, distance, true) for way in ways]
+        weights = [mixture_weights(t, way.fusion, most=way.max_experts) for t, way in zip(trusts, ways, strict=True)]
+        columns, known = self._vocabulary()
+        logits = run_experts(
+            backbone,
+            tokens,
+            torch.stack(weights).sum(dim=0),
+            [member.expert for member in self.members],
+            columns=columns,
+            classes=known.shape[1],
+            query=seen.get(FINISHED),
+        )
+        for way, trust, weight in zip(ways, trusts, weights, strict=True):
+            mixed = mix(logits, weight, known.to(images.device), way.fusion)
+            probe = self.stop(way.route_depth)
+            unknown = self.places(probe).unknown(distance[probe]) if way.router != ORACLE else None
+            yield Prediction(torch.log_softmax(mixed, dim=1), weight, (weight > 0).sum(dim=1), trust, unknown)
+
+    def _vocabulary(self) -> tuple[list[Tensor], Tensor]:
+        """Of each expert, where its classes stand among all (C_t,); and who knows which class, (T, C)."""
+        place = {name: index for index, name in enumerate(self.classes)}
+        columns = [torch.tensor([place[name] for name in member.classes]) for member in self.members]
+        known = torch.zeros(len(columns), len(place), dtype=torch.bool)
+        for expert, own in enumerate(columns):
+            known[expert, own] = True
+        return columns, known
+
+    def stop(self, route_depth: int) -> Probe:
+        """Where the model routes when it may look at `route_depth` blocks; 0 is the finished feature."""
+        known = {probe.depth: probe for probe in stops(self.backbone.depth)}
+        if route_depth not in known:
+            raise WrongUse(
+                f"images cannot be routed after block {route_depth}",
+                wanted=f"a route_depth of {', '.join(map(str, sorted(known)))} (0: after the last)",
+                came=str(route_depth),
+                remedy="`bpg evaluate --profile` says what each of them is worth.",
+            )
+        return known[route_depth]
+
+    def _confidence(self, way: Way, images: Tensor, distances: Mapping[Probe, Tensor], true: str | None) -> Tensor:
         if way.router == ORACLE:
             self[str(true)]  # the oracle must be told a domain that is known
             place = torch.full((len(images),), self.domains.index(str(true)), device=images.device)
             return oracle(place, len(self))
-        assert distance is not None
-        confidence: Tensor = ROUTERS[way.router](distance)
+        probe = self.stop(way.route_depth)
+        distance = distances[probe]
+        confidence: Tensor = ROUTERS[way.router](distance, self.places(probe).spread)
         _check_confidence(confidence, distance)
         return confidence
 
@@ -152,22 +208,43 @@ class ExpertPool:
 
 
 class Pooled(Learner, Protocol):
-    """A learner whose experts live in a pool: routable and isolated. `router` and `fusion` may change at any time."""
+    """A learner whose experts live in a pool: routable and isolated.
 
-    router: str
-    fusion: Fusion
+    `way` says who speaks at test time; it is no part of what is learned and may change at any time. The options of
+    `way_of` make the first one.
+    """
+
+    way: Way
     pool: ExpertPool
 
-    def __init__(
-        self, backbone: Backbone | str, *, router: str = "soft", fusion: Fusion = "threshold+l1", **options: Any
-    ) -> None:
-        ROUTERS[router]  # a typo is told before anything is learned
-        check_fusion(fusion)
-        self.router, self.fusion = router, fusion
+    def __init__(self, backbone: Backbone | str, **options: Any) -> None:
+        self.way = way_of(**{key: options.pop(key) for key in WAY_OPTIONS if key in options})
         super().__init__(backbone, **options)
+        self.pool.stop(self.way.route_depth)  # one that this backbone does not have is told before anything is learned
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        backbone: Backbone | str | None = None,
+        device: str | torch.device = "cpu",
+        **options: Any,
+    ) -> Self:
+        kept = {key: value for key, value in answering(Path(folder)).items() if key in WAY_OPTIONS}
+        return super().load(folder, backbone=backbone, device=device, **(kept | options))
 
     def begin(self) -> None:
         self.pool = ExpertPool(self.backbone)
+
+    def survey(self, domain: Domain, probes: Sequence[Probe] = ()) -> Survey:
+        return super().survey(domain, probes or stops(self.backbone.depth))
+
+    def locate(self, domain: Domain, found: Survey) -> dict[Probe, Place]:
+        """Where a surveyed domain lies, at every depth that can be routed at."""
+        s = self.settings
+        seed = seed_of(s.seed, domain.name, "prototypes")
+        return {probe: located(features, k=s.k, seed=seed) for probe, features in found.features.items()}
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -187,7 +264,7 @@ class Pooled(Learner, Protocol):
         return dict(self.pool[domain].facts)
 
     def forward(self, images: Tensor) -> Prediction:
-        return self.compare(images, [Way(self.router, self.fusion)])[0]
+        return self.compare(images, [self.way])[0]
 
     def compare(self, images: Tensor, ways: Sequence[Way], *, true: str | None = None) -> list[Prediction]:
         """The answers of several routers and fusions to the same images, at the cost of the experts they let through.
@@ -235,3 +312,13 @@ def _check_confidence(confidence: Tensor, distance: Tensor) -> None:
             came=f"shape {tuple(confidence.shape)}" if not shaped else "zeros or undefined numbers",
             remedy="Check the images for undefined pixels, and the router if it is a plug-in.",
         )
+
+
+def _key(what: str, probe: Probe) -> str:
+    return what if probe == FINISHED else f"{what}/{probe.kind}-{probe.depth}"
+
+
+def _is_sound(place: Place, width: int) -> bool:
+    centres, reach = place.prototypes, place.reach
+    shaped = centres.ndim == 2 and len(centres) > 0 and centres.shape[1] == width and reach.shape == (LEVELS,)
+    return shaped and bool(centres.isfinite().all() and reach.isfinite().all() and (reach.diff() >= 0).all())

@@ -1,0 +1,58 @@
+"""How a model with experts answers: who speaks, how loud, and what is saved on the way; no part of what it learns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bpg.backbones.faster import ARITHMETICS, Arithmetic
+from bpg.errors import WrongUse, unknown_name
+from bpg.mixture import Fusion, check_fusion
+from bpg.registry import ROUTERS
+
+ORACLE = "oracle"
+WAY_OPTIONS = ("mixture", "router", "fusion", "route_depth", "max_experts", "arithmetic")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Who speaks at test time, and how they are fused. The oracle is no registered router: it is told the domain."""
+
+    router: str = "soft"
+    fusion: Fusion = "threshold+l1"
+    route_depth: int = 0  # blocks after which images are routed; 0: after the last
+    max_experts: int | None = None  # that may speak on an image; the likeliest
+    arithmetic: Arithmetic = "exact"  # of the frozen backbone
+
+    def __str__(self) -> str:
+        early = f"routed after block {self.route_depth}" if self.route_depth else ""
+        most = f"at most {self.max_experts} experts" if self.max_experts is not None else ""
+        rough = self.arithmetic if self.arithmetic != "exact" else ""
+        return ", ".join(part for part in (self.router, self.fusion, early, most, rough) if part)
+
+
+MIXTURES = {"calibrated": Way("calibrated", "probabilities"), "paper": Way("soft", "threshold+l1")}
+
+
+def way_of(
+    mixture: str = "calibrated",
+    *,
+    router: str | None = None,
+    fusion: Fusion | None = None,
+    route_depth: int = 0,
+    max_experts: int | None = None,
+    arithmetic: Arithmetic = "exact",
+) -> Way:
+    """The way that options ask for: a known mixture, or a router and a fusion in the place of its own."""
+    if mixture not in MIXTURES:
+        raise unknown_name("mixture", mixture, MIXTURES)
+    known = MIXTURES[mixture]
+    if router is not None and router != known.router:
+        ROUTERS[router]  # a typo is told before anything is learned
+        known = Way(router)
+    if max_experts is not None and max_experts < 1:
+        raise WrongUse("nobody may speak", wanted="max_experts of 1 or more", came=str(max_experts), remedy="Raise it.")
+    if arithmetic not in ARITHMETICS:
+        raise unknown_name("arithmetic", arithmetic, ARITHMETICS)
+    found = Way(known.router, fusion or known.fusion, route_depth, max_experts, arithmetic)
+    check_fusion(found.fusion)
+    return found

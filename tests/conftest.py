@@ -21,6 +21,15 @@ ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("BPG_SHARED", ROOT.parent / "shared"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_user_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What fixtures of a module or of the session make is kept apart from the user's caches, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BPG_CACHE", str(tmp_path_factory.mktemp("bpg-cache")))
+        patch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hub-cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's caches, or asks the hub."""

@@ -70,8 +70,7 @@ def prototypes(features: Tensor, *, k: int = 5, seed: int = 0, restarts: int = R
     raw = features.double().cpu().numpy()
     middle = raw.mean(axis=0)
     x = raw - middle  # near zero, squared distances lose nothing to cancellation
-    distinct = np.unique(x, axis=0)
-    if len(distinct) <= k:
+    if _few_distinct(x, k):
         return torch.from_numpy(np.unique(raw, axis=0))
     best: tuple[float, Floats] | None = None
     for restart in range(restarts):
@@ -81,6 +80,15 @@ def prototypes(features: Tensor, *, k: int = 5, seed: int = 0, restarts: int = R
     assert best is not None
     centres = best[1] + middle
     return torch.from_numpy(centres[np.lexsort(centres.T[::-1])])  # an order of their own, not that of the draw
+
+
+def _few_distinct(x: Floats, k: int) -> bool:
+    """Whether there are not more than k different rows. To sort all of them would take as long as the clustering."""
+    for _ in range(k):
+        x = x[(x != x[0]).any(axis=1)]
+        if not len(x):
+            return True
+    return False
 
 
 def _seeds(x: Floats, k: int, generator: np.random.Generator) -> Floats:
@@ -109,15 +117,18 @@ def _lloyd(x: Floats, centres: Floats) -> tuple[float, Floats]:
         if nearest is not None and np.array_equal(now, nearest):
             break
         nearest = now
-        worst = iter(distance.min(axis=1).argsort()[::-1])
-        for j in range(len(centres)):
-            members = x[nearest == j]
+        belongs = nearest[:, None] == np.arange(len(centres))  # (n, k)
+        counts = belongs.sum(axis=0)
+        centres = (belongs.T.astype(np.float64) @ x) / np.maximum(counts, 1)[:, None]
+        if not counts.all():
             # An empty centre moves to the image that is worst served, a second one to the next.
-            centres[j] = members.mean(axis=0) if len(members) else x[next(worst)]
+            worst = distance.min(axis=1).argsort()[::-1]
+            empty = np.flatnonzero(counts == 0)
+            centres[empty] = x[worst[: len(empty)]]
     return float(_squared(x, centres, sizes).min(axis=1).sum()), centres
 
 
 def _squared(x: Floats, centres: Floats, sizes: Floats) -> Floats:
     """Squared distances (n, k); `sizes` (n,) are the squared lengths of x."""
-    squared: Floats = np.maximum(sizes[:, None] - 2 * x @ centres.T + (centres**2).sum(axis=1), 0)
+    squared: Floats = np.maximum(sizes[:, None] - x @ (2 * centres).T + (centres**2).sum(axis=1), 0)
     return squared

@@ -17,7 +17,7 @@ from bpg.errors import WrongUse
 from bpg.experts.expert import ExpertSettings, parameter_count
 from bpg.metrics import Counts
 from bpg.mixture import mix, mixture_weights
-from bpg.routing import confidences, hard
+from bpg.routing import hard, soft
 
 S_0 = 0.756
 DOMAINNET = (0.221, 0.124, 0.293, 0.151, 0.530, 0.156)
@@ -195,21 +195,21 @@ def test_per_class_and_calibration() -> None:
 
 def test_two_domains_mix_as_the_nearer_alone() -> None:
     distance = torch.rand(1000, 2, dtype=torch.float64)
-    assert torch.equal(mixture_weights(confidences(distance)), hard(distance))
+    assert torch.equal(mixture_weights(soft(distance)), hard(distance))
     tie = torch.full((1, 2), 0.3, dtype=torch.float64)
-    assert mixture_weights(confidences(tie)).tolist() == [[0.5, 0.5]]
+    assert mixture_weights(soft(tie)).tolist() == [[0.5, 0.5]]
 
 
 @pytest.mark.parametrize("domains", [1, 2, 3, 5, 7, 11, 64])
 def test_equal_distances_let_everybody_stay(domains: int) -> None:
-    weights = mixture_weights(confidences(torch.full((3, domains), 0.7, dtype=torch.float64)))
+    weights = mixture_weights(soft(torch.full((3, domains), 0.7, dtype=torch.float64)))
     assert (weights > 0).all()
     assert weights.sum(dim=1).tolist() == pytest.approx([1.0] * 3)
 
 
 def test_l1_and_l2_answer_alike() -> None:
     """The paper prints 72.19 / 0.22 and 72.24 / 0.26, which the two rules as written cannot give."""
-    confidence = confidences(torch.rand(500, 6, dtype=torch.float64))
+    confidence = soft(torch.rand(500, 6, dtype=torch.float64))
     logits, known = torch.randn(500, 6, 9, dtype=torch.float64), torch.ones(6, 9, dtype=torch.bool)
     answers = [
         mix(logits, mixture_weights(confidence, fusion), known, fusion).argmax(dim=1)

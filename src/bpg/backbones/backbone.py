@@ -143,14 +143,17 @@ class Backbone(nn.Module):
     @torch.no_grad()
     def features(self, images: Tensor, probes: Sequence[Probe]) -> list[Tensor]:
         """A unit-length feature (B, d) of each probe (moments: 2d), in one pass that ends at the deepest of them."""
-        return [F.normalize(found, dim=-1) for found in self.probed(self.start(images), probes)]
+        # What is kept must not depend on the batch it was computed in: a product over few tokens rounds otherwise.
+        return [F.normalize(found, dim=-1) for found in self.probed(self.start(images), probes, whole=True)]
 
-    def probed(self, tokens: Tensor, probes: Sequence[Probe]) -> list[Tensor]:
-        """The feature of each probe as it is, from tokens (B, n, d) that `start` gave."""
+    def probed(self, tokens: Tensor, probes: Sequence[Probe], *, whole: bool = False) -> list[Tensor]:
+        """The feature of each probe as it is, from tokens (B, n, d) that `start` gave.
+
+        Unless it is to be done as a `whole`, the last block works for the class token alone: equal within rounding.
+        """
         check_probes(probes, self.depth)
         found: dict[Probe, Tensor] = {}
-        # The last block need not work for the patches, unless somebody asks for their moments there.
-        read = None if Probe(self.depth, "moments") in probes else slice(0, 1)
+        read = None if whole or Probe(self.depth, "moments") in probes else slice(0, 1)
         with self._autocast():
             for depth, z in enumerate(self.vit.layers(tokens, read=read), start=1):
                 for probe in probes:

@@ -18,7 +18,7 @@ from bpg.backbones.clip import TextConfig, TextTower
 from bpg.backbones.vit import ViT
 from bpg.data.domain import DomainStream
 from bpg.data.transforms import Preprocessing
-from bpg.errors import ModelError, WrongUse
+from bpg.errors import DeviceError, ModelError, WrongUse
 from bpg.experts.expert import Expert, ExpertSettings, parameter_count
 from bpg.methods.base import prepared
 from bpg.metrics import Counts, average_accuracy
@@ -380,6 +380,8 @@ def test_ways_that_do_not_exist() -> None:
     ):
         with pytest.raises(WrongUse, match=problem):
             model(**options)
+    with pytest.raises(DeviceError, match="half arithmetic is for another kind of device.*a backbone on cuda"):
+        model(arithmetic="half")
 
 
 def test_an_expert_begins_as_the_plain_backbone() -> None:

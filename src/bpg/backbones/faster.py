@@ -43,16 +43,9 @@ class EightBitLinear(nn.Module):
 
 def faster(backbone: Backbone, arithmetic: Arithmetic) -> Backbone:
     """`backbone`, or a copy of it that computes in another way. Both share the exact weights."""
+    check_arithmetic(backbone, arithmetic)
     if arithmetic == "exact":
         return backbone
-    place = "cpu" if arithmetic == "8-bit" else "cuda"
-    if backbone.device.type != place:
-        raise DeviceError(
-            f"{arithmetic} arithmetic is for another kind of device",
-            wanted=f"a backbone on {place}",
-            came=str(backbone.device),
-            remedy="8-bit is for CPUs, half for GPUs; leave it out for exact answers.",
-        )
     shared = {id(parameter): parameter for parameter in backbone.parameters()}
     copy = deepcopy(backbone, shared)
     if arithmetic == "half":
@@ -62,3 +55,15 @@ def faster(backbone: Backbone, arithmetic: Arithmetic) -> Backbone:
         for name in ("qkv", "proj", "fc1", "fc2"):
             setattr(block, name, EightBitLinear(getattr(block, name)))
     return copy
+
+
+def check_arithmetic(backbone: Backbone, arithmetic: Arithmetic) -> None:
+    """Raise DeviceError for an arithmetic that the backbone's device does not have."""
+    place = {"exact": backbone.device.type, "8-bit": "cpu", "half": "cuda"}[arithmetic]
+    if backbone.device.type != place:
+        raise DeviceError(
+            f"{arithmetic} arithmetic is for another kind of device",
+            wanted=f"a backbone on {place}",
+            came=str(backbone.device),
+            remedy="8-bit is for CPUs, half for GPUs; leave it out for exact answers.",
+        )

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bpg.backbones.backbone import FINISHED, Backbone, Probe
-from bpg.backbones.faster import Arithmetic, faster
+from bpg.backbones.faster import Arithmetic, check_arithmetic, faster
 from bpg.backbones.survey import Survey
 from bpg.data.domain import Domain
 from bpg.engine import run_experts
@@ -220,7 +220,8 @@ class Pooled(Learner, Protocol):
     def __init__(self, backbone: Backbone | str, **options: Any) -> None:
         self.way = way_of(**{key: options.pop(key) for key in WAY_OPTIONS if key in options})
         super().__init__(backbone, **options)
-        self.pool.stop(self.way.route_depth)  # one that this backbone does not have is told before anything is learned
+        self.pool.stop(self.way.route_depth)  # what this backbone does not have is told before anything is learned
+        check_arithmetic(self.backbone, self.way.arithmetic)
 
     @classmethod
     def load(

@@ -247,7 +247,7 @@ def figures(found: Measured, seed: int) -> dict[str, Any]:
                 str(count): [asdict(under(found, RULES[name], order[:count], FINISHED)) for order in orders]
                 for count in numbers
             }
-            for name in ("paper", "hard", "1-p", "half-p")
+            for name in ("paper", "hard", "1-p")
         },
         "growth_oracle": {str(count): [oracle(found, order[:count]) for order in orders] for count in numbers},
         "unknown": {str(probe): strangers(found, probe) for probe in found.places},
@@ -342,7 +342,7 @@ def page() -> str:
             for rule in RULES
         ]
         parts.append(
-            f"### {TITLES[name].capitalize()}\n\n"
+            f"### {_headline(name)}\n\n"
             f"{images} test images, {_seeds(len(found))}; the oracle reaches {_over(oracles)}.\n\n"
             + _table(["rule", "accuracy", "over the paper's", "experts", "domain found", "surprise"], rows)
         )
@@ -361,7 +361,7 @@ def page() -> str:
             for probe in found[0]["rules"]
         ]
         columns = ["routed at", "hard", "the paper's", "calibrated", "domain found", "experts"]
-        parts.append(f"{TITLES[name].capitalize()}:\n\n" + _table(columns, rows))
+        parts.append(f"{_headline(name)}:\n\n" + _table(columns, rows))
     parts.append(GROWTH_TEXT.strip())
     for name, found in measured.items():
         growth = found[0]["growth"]
@@ -378,7 +378,7 @@ def page() -> str:
             row.append(f"{statistics.mean(o for cell in found for o in cell['growth_oracle'][count]):.1f}")
             rows.append(row)
         columns = ["T", "the paper's", "experts", "calibrated", "experts", "hard", "oracle"]
-        parts.append(f"{TITLES[name].capitalize()}:\n\n" + _table(columns, rows))
+        parts.append(f"{_headline(name)}:\n\n" + _table(columns, rows))
     parts.append(UNKNOWN_TEXT.strip())
     rows = [
         [
@@ -410,6 +410,10 @@ def _over(values: Sequence[float], *, sign: bool = False) -> str:
     """Mean and standard deviation over seeds."""
     mean = f"{statistics.mean(values):+.2f}" if sign else f"{statistics.mean(values):.2f}"
     return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
+
+
+def _headline(name: str) -> str:
+    return TITLES[name][0].upper() + TITLES[name][1:]
 
 
 def _seeds(count: int) -> str:

@@ -1,6 +1,6 @@
 """How those who speak are fused: weighted logits of several experts to one answer.
 
-A class that an expert never saw does not get its vote: it is left out there, and the others' weights make up for it.
+A class that an expert never saw does not get its vote. Where logits are fused, the others' weights make up for it.
 """
 
 from __future__ import annotations
@@ -63,13 +63,12 @@ def mix(logits: Tensor, weights: Tensor, known: Tensor, fusion: Fusion = "thresh
 
 
 def _mix_probabilities(logits: Tensor, weights: Tensor, speaks: Tensor) -> Tensor:
-    """The logarithm of the experts' probabilities, averaged by their weights over those who know the class, (B, C).
+    """log sum_t w'_t softmax(y_t), (B, C); an expert gives nothing to a class that it never saw.
 
-    A probability has no scale of its own as logits have: no expert is heard for being loud.
+    A probability has no scale of its own as logits have: no expert is heard for being loud. Nor for being alone in
+    knowing a class: its weight is all it has to give.
     """
     own = torch.where(speaks, logits.double(), -torch.inf)
     log_probs = own - own.logsumexp(dim=2, keepdim=True).nan_to_num(neginf=0.0)  # (B, T, C)
     votes = torch.where(speaks, weights[:, :, None], 0.0)
-    heard = votes.sum(dim=1)  # (B, C)
-    mixed = (votes.log() + log_probs).logsumexp(dim=1) - heard.log()
-    return torch.where(heard > 0, mixed, -torch.inf)
+    return (votes.log() + log_probs).logsumexp(dim=1)

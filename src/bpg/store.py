@@ -9,7 +9,7 @@
       answering.json                options to answer by, where somebody has chosen some; not part of it either
 
 Replacing model.json is the only commit point. A reader sees the old model or the new one; one writer writes at a time.
-Only JSON and safetensors are read, sizes are capped, and every byte of every file is covered by a digest.
+Only JSON and safetensors are read, sizes are capped, and every byte of what was learned is covered by a digest.
 """
 
 from __future__ import annotations
@@ -121,16 +121,30 @@ def answering(folder: Path) -> dict[str, Any]:
     file = folder / "answering.json"
     try:
         found = json.loads(file.read_bytes()) if file.is_file() else {}
+        if not isinstance(found, dict):
+            raise ValueError(f"a {type(found).__name__}")
     except (OSError, ValueError) as error:
-        raise _damaged(file, "cannot be read", "options as `bpg tune-routing` writes them", str(error)) from error
-    if not isinstance(found, dict):
-        raise _damaged(file, "is damaged", "options by name", type(found).__name__)
+        raise ModelError(
+            f"{file} is damaged",
+            wanted="options as `bpg tune-routing` writes them",
+            came=str(error),
+            remedy="Remove the file: what the model has learned is elsewhere.",
+        ) from error
     return found
 
 
 def set_answering(folder: Path, options: Mapping[str, Any]) -> None:
     """Let the model in `folder` answer by these options from now on. What it has learned stays as it is."""
-    _replace(folder / "answering.json", (json.dumps(dict(options), sort_keys=True) + "\n").encode())
+    try:
+        with _writing(folder):
+            _replace(folder / "answering.json", (json.dumps(dict(options), sort_keys=True) + "\n").encode())
+    except OSError as error:
+        raise ModelError(
+            f"the choice cannot be written to {folder}",
+            wanted="a folder to write to",
+            came=str(error),
+            remedy="Give it as options instead.",
+        ) from error
 
 
 def load_state(folder: Path) -> State:

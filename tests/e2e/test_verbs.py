@@ -295,6 +295,8 @@ def test_faster_answers_say_what_they_cost(place: Place, copy: Path) -> None:
     (given,) = document("predict", place.model, picture, "--route-depth", 1, "--max-experts", 1, *ways)["predictions"]
     assert {**kept, "file": ""} == {**given, "file": ""}
     assert 0 <= kept["unknown"] <= 1
+    (copy / "answering.json").write_text('{"route_deph": 1}')
+    assert "names options that do not exist" in refused("predict", copy, picture, *ways, code=1)
     (copy / "answering.json").write_text("[]")
     assert "answering.json is damaged" in refused("predict", copy, picture, *ways, code=1)
     assert "cannot be routed after block 9" in refused("predict", place.model, picture, "--route-depth", 9, *ways)

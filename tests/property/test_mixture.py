@@ -204,7 +204,7 @@ def test_fusion_lets_nobody_vote_on_what_they_never_saw(seed: int, fusion: str, 
             if fusion == "max":
                 wanted = max(y for _, y in votes)
             elif fusion == "probabilities":
-                wanted = math.log(sum(w * p for w, p in probabilities) / sum(w for w, _ in probabilities))
+                wanted = math.log(sum(w * p for w, p in probabilities))
             else:
                 wanted = sum(w * y for w, y in votes) / sum(w for w, _ in votes) * weights[row].sum()
             assert mixed[row, c] == pytest.approx(float(wanted), rel=1e-9)
@@ -221,3 +221,11 @@ def test_wrong_routing_is_refused() -> None:
         mixture_weights(torch.ones(1, 1), "sum")  # type: ignore[arg-type]
     with pytest.raises(WrongUse, match="no prototypes of this"):
         prototypes(torch.zeros(0, 3))
+
+
+def test_who_alone_knows_a_class_is_not_heard_for_that() -> None:
+    known = torch.tensor([[True, True, False], [False, False, True]])
+    logits = torch.tensor([[[3.0, -3.0, 0.0], [0.0, 0.0, 5.0]]], dtype=torch.float64)
+    mixed = mix(logits, torch.tensor([[0.64, 0.36]], dtype=torch.float64), known, "probabilities")
+    assert mixed.argmax(dim=1).tolist() == [0]
+    assert_close(mixed.exp().sum(dim=1), torch.ones(1, dtype=torch.float64))

@@ -31,6 +31,13 @@ def test_no_answer_depends_on_batch_mates() -> None:
     torch.testing.assert_close(small(images[2:3]), small(images)[2:3], rtol=1e-4, atol=1e-4)
 
 
+def test_an_empty_batch_and_a_backbone_of_lower_precision() -> None:
+    backbone = toy_backbone()
+    assert faster(backbone, "8-bit")(torch.zeros(0, 3, 32, 32)).shape == (0, backbone.width)
+    backbone.precision = "bfloat16"
+    assert faster(backbone, "8-bit")(torch.randn(2, 3, 32, 32)).isfinite().all()
+
+
 def test_what_an_expert_does_acts_here_too() -> None:
     backbone = toy_backbone()
     small, width = faster(backbone, "8-bit"), backbone.width

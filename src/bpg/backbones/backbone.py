@@ -152,6 +152,8 @@ class Backbone(nn.Module):
         Unless it is to be done as a `whole`, the last block works for the class token alone: equal within rounding.
         """
         check_probes(probes, self.depth)
+        if not probes:
+            return []
         found: dict[Probe, Tensor] = {}
         read = None if whole or Probe(self.depth, "moments") in probes else slice(0, 1)
         with self._autocast():

@@ -37,8 +37,11 @@ class EightBitLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, n, d) to (B, n, d_out), an image at a time."""
-        # The inputs have 7 bits: products of 8 overflow on processors without instructions for them.
-        return torch.stack([torch.ops.quantized.linear_dynamic(image, self._packed, True) for image in x])
+        found = x.new_empty(*x.shape[:-1], len(self.weight))
+        for place, image in enumerate(x):
+            # The inputs have 7 bits: products of 8 overflow on processors without instructions for them.
+            found[place] = torch.ops.quantized.linear_dynamic(image, self._packed, True)
+        return found
 
 
 def faster(backbone: Backbone, arithmetic: Arithmetic) -> Backbone:
@@ -48,9 +51,11 @@ def faster(backbone: Backbone, arithmetic: Arithmetic) -> Backbone:
         return backbone
     shared = {id(parameter): parameter for parameter in backbone.parameters()}
     copy = deepcopy(backbone, shared)
+    copy.compiled = False  # compiled calls are not copied
     if arithmetic == "half":
         copy.precision = "float16"
         return copy
+    copy.precision = "float32"  # what is not rounded to 8 bits is not rounded at all
     for block in copy.vit.blocks:
         for name in ("qkv", "proj", "fc1", "fc2"):
             setattr(block, name, EightBitLinear(getattr(block, name)))

@@ -167,7 +167,7 @@ def tune_routing(
     }
     with common.bar("tune-routing") as show:
         rows = profile(routed, tests, depths, batch_size=batch_size, progress=show)
-    best = recommended(rows, sum(len(test.images) for test in tests))
+    best = recommended(rows)
     depth = depths[best.choice].route_depth
     if save:
         set_answering(folder, answering(folder) | {"route_depth": depth})

@@ -179,8 +179,8 @@ def _random_crop(
         if 0 < h <= height and 0 < w <= width:
             down, right = torch.rand(2, generator=generator).tolist()
             return int(down * (height - h + 1)), int(right * (width - w + 1)), h, w
-    w = min(width, round(height * wide))
-    h = min(height, round(width / thin))
+    w = min(width, max(1, round(height * wide)))
+    h = min(height, max(1, round(width / thin)))
     return (height - h) // 2, (width - w) // 2, h, w
 
 

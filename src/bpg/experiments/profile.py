@@ -28,6 +28,7 @@ class Profile:
     """How a choice did."""
 
     choice: str
+    images: int  # looked at
     accuracy: float  # percent
     agreement: float  # percent of the images that get the same answer as from the first choice
     domain_found: float | None  # percent of the images of known domains
@@ -42,13 +43,15 @@ class Profile:
 def choices(model: Pooled) -> dict[str, Way]:
     """The exact answer, then what trades some of it for speed."""
     exact = replace(model.way, route_depth=0, max_experts=None, arithmetic="exact")
-    rough: Arithmetic = "half" if model.backbone.device.type == "cuda" else "8-bit"
+    device = model.backbone.device.type
     found = {"exact": exact}
     depths = [probe.depth for probe in stops(model.backbone.depth)[1:]]
     found |= {f"route_depth {depth}": replace(exact, route_depth=depth) for depth in depths}
     found |= {f"max_experts {most}": replace(exact, max_experts=most) for most in (1, 2)}
-    found[rough] = replace(exact, arithmetic=rough)
-    found |= {f"route_depth {d}, {rough}": replace(exact, route_depth=d, arithmetic=rough) for d in depths}
+    if device in ("cpu", "cuda"):
+        rough: Arithmetic = "8-bit" if device == "cpu" else "half"
+        found[rough] = replace(exact, arithmetic=rough)
+        found |= {f"route_depth {d}, {rough}": replace(exact, route_depth=d, arithmetic=rough) for d in depths}
     return found
 
 
@@ -95,6 +98,7 @@ def profile(
         found.append(
             Profile(
                 name,
+                total,
                 100 * float((said[at] == labels).double().mean()),
                 100 * float((said[at] == said[0]).double().mean()),
                 100 * right_domains[at] / known if known else None,
@@ -106,12 +110,12 @@ def profile(
     return found
 
 
-def recommended(found: Sequence[Profile], images: int) -> Profile:
+def recommended(found: Sequence[Profile]) -> Profile:
     """The fastest of those that are not less accurate than the first beyond what chance explains."""
     exact = found[0]
 
     def is_as_good(other: Profile) -> bool:
-        changed = (100 - other.agreement) / 100 * images  # only these can tell the two apart
-        return exact.accuracy - other.accuracy <= 100 * math.sqrt(max(changed, 1)) / images
+        changed = (100 - other.agreement) / 100 * other.images  # only these can tell the two apart
+        return exact.accuracy - other.accuracy <= 100 * math.sqrt(max(changed, 1)) / other.images
 
     return min((other for other in found if is_as_good(other)), key=lambda other: other.time)

@@ -39,23 +39,24 @@ class TextHead(nn.Module):
         self.names = tuple(names)
         width = text.config.width
         self.context = nn.Parameter(0.02 * torch.randn(context, width, generator=generator)) if context else None
-        self._fixed: Tensor | None = None  # of the last context seen without gradient
+        self._fixed: dict[tuple[str, str], Tensor] = {}  # by device and precision, of a context seen without gradient
 
     def forward(self, features: Tensor, backbone: Backbone) -> Tensor:
         return backbone.logit_scale * F.normalize(features, dim=-1) @ self._text(backbone).T  # type: ignore[operator]
 
     def train(self, mode: bool = True) -> TextHead:
-        self._fixed = None
+        self._fixed.clear()
         return super().train(mode)
 
     def _text(self, backbone: Backbone) -> Tensor:
         """Text features (C, E): computed once, unless the context is being learned."""
         if self.context is not None and torch.is_grad_enabled():
             return backbone.class_features(self.names, context=self.context)
-        if self._fixed is None or self._fixed.device != backbone.device:
+        key = str(backbone.device), backbone.precision
+        if key not in self._fixed:
             with torch.no_grad():
-                self._fixed = backbone.class_features(self.names, context=self.context)
-        return self._fixed
+                self._fixed[key] = backbone.class_features(self.names, context=self.context)
+        return self._fixed[key]
 
 
 def check_text(backbone: Backbone) -> TextTower:

@@ -52,8 +52,9 @@ class BPG(Pooled):
 
     The user's model: `learn` domains in any order, `predict` images from any of them.
 
-    `router` ("soft", "hard", or a plug-in's) and `fusion` say who speaks at test time; they are no part of what is
-    learned and may change at any time. With `scratch`, a folder, an interrupted `learn` goes on where it was.
+    `mixture`, `router`, `fusion`, `route_depth`, `max_experts` and `arithmetic` say who speaks at test time
+    (`bpg.methods.parts.ways`); they are no part of what is learned and may change at any time. With `scratch`, a
+    folder, an interrupted `learn` goes on where it was.
 
     >>> import tempfile
     >>> from pathlib import Path

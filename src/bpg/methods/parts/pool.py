@@ -17,7 +17,7 @@ from bpg.backbones.faster import Arithmetic, check_arithmetic, faster
 from bpg.backbones.survey import Survey
 from bpg.data.domain import Domain
 from bpg.engine import run_experts
-from bpg.errors import PluginError, WrongUse, unknown_name
+from bpg.errors import ModelError, PluginError, WrongUse, unknown_name
 from bpg.methods.base import Learner
 from bpg.methods.parts.identity import check_classes
 from bpg.methods.parts.states import joined
@@ -232,7 +232,17 @@ class Pooled(Learner, Protocol):
         device: str | torch.device = "cpu",
         **options: Any,
     ) -> Self:
-        kept = {key: value for key, value in answering(Path(folder)).items() if key in WAY_OPTIONS}
+        kept = answering(Path(folder))
+        strange = sorted(set(kept) - set(WAY_OPTIONS))
+        if strange:
+            raise ModelError(
+                f"{Path(folder) / 'answering.json'} names options that do not exist",
+                wanted=", ".join(WAY_OPTIONS),
+                came=", ".join(strange),
+                remedy="Remove them, or the file.",
+            )
+        if "mixture" in options:  # stands for a router and a fusion
+            kept = {key: value for key, value in kept.items() if key not in ("router", "fusion")}
         return super().load(folder, backbone=backbone, device=device, **(kept | options))
 
     def begin(self) -> None:
@@ -306,11 +316,11 @@ class Pooled(Learner, Protocol):
 
 def _check_confidence(confidence: Tensor, distance: Tensor) -> None:
     shaped = confidence.shape == distance.shape
-    if not shaped or not bool(confidence.isfinite().all()) or not bool((confidence.sum(dim=1) > 0).all()):
+    if not shaped or not bool(((confidence.sum(dim=1) - 1).abs() < 1e-6).all() and (confidence >= 0).all()):
         raise PluginError(
             "the router gave no confidences",
-            wanted=f"finite numbers of shape {tuple(distance.shape)}, some of each row above 0",
-            came=f"shape {tuple(confidence.shape)}" if not shaped else "zeros or undefined numbers",
+            wanted=f"numbers of shape {tuple(distance.shape)} from 0 on, each row with a sum of 1",
+            came=f"shape {tuple(confidence.shape)}" if not shaped else "other or undefined numbers",
             remedy="Check the images for undefined pixels, and the router if it is a plug-in.",
         )
 

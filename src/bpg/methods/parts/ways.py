@@ -42,15 +42,20 @@ def way_of(
     max_experts: int | None = None,
     arithmetic: Arithmetic = "exact",
 ) -> Way:
-    """The way that options ask for: a known mixture, or a router and a fusion in the place of its own."""
+    """The way that options ask for: a known mixture, or a router and a fusion in the place of its own.
+
+    A router that is not the mixture's own comes with the paper's fusion unless another is given.
+    """
     if mixture not in MIXTURES:
         raise unknown_name("mixture", mixture, MIXTURES)
     known = MIXTURES[mixture]
     if router is not None and router != known.router:
         ROUTERS[router]  # a typo is told before anything is learned
         known = Way(router)
-    if max_experts is not None and max_experts < 1:
-        raise WrongUse("nobody may speak", wanted="max_experts of 1 or more", came=str(max_experts), remedy="Raise it.")
+    if max_experts is not None and (not isinstance(max_experts, int) or max_experts < 1):
+        raise WrongUse(
+            "nobody may speak", wanted="max_experts of 1 or more", came=repr(max_experts), remedy="Raise it."
+        )
     if arithmetic not in ARITHMETICS:
         raise unknown_name("arithmetic", arithmetic, ARITHMETICS)
     found = Way(known.router, fusion or known.fusion, route_depth, max_experts, arithmetic)

@@ -52,32 +52,15 @@ class Stream:
     per_class: int  # training images, at most
 
 
+NANO = {"r0": 8, "estimator": "corrected", "optimisation": {"epochs": 5, "batch_size": 16, "lr": 0.04}}
 STREAMS = {
-    "emoji": Stream(
-        "bpg-vit-nano",
-        {
-            "r0": 8,
-            "estimator": "corrected",
-            "optimisation": {"epochs": 5, "batch_size": 16, "lr": 0.04},
-            "augmentation": {"area": (0.8, 1.0)},
-        },
-        60,
-    ),
+    "emoji": Stream("bpg-vit-nano", NANO | {"augmentation": {"area": (0.8, 1.0)}}, 60),
     "pacs": Stream(
         "deit_tiny_patch16_224",
         {"r0": 16, "estimator": "corrected", "optimisation": {"epochs": 6, "batch_size": 32}},
         100,
     ),
-    "long": Stream(
-        "bpg-vit-nano",
-        {
-            "r0": 8,
-            "estimator": "corrected",
-            "optimisation": {"epochs": 5, "batch_size": 16, "lr": 0.04},
-            "augmentation": {"area": (0.5, 1.0)},
-        },
-        50,
-    ),
+    "long": Stream("bpg-vit-nano", NANO | {"augmentation": {"area": (0.5, 1.0)}}, 50),
 }
 
 

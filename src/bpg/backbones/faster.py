@@ -1,7 +1,8 @@
 """Copies of a backbone that answer nearly the same in less time: weights of 8 bits on a CPU, half precision on a GPU.
 
 Weights of 8 bits are rounded once, channel by channel. What goes into a linear map is rounded image by image: no answer
-depends on who else is in the batch. Norms, attention, and all that an expert adds stay in float32.
+depends on who else is in the batch. Norms, attention, and all that an expert adds stay in float32, and so does what
+the last block does for the tokens that are read. Half precision is torch's autocast to float16, experts included.
 """
 
 from __future__ import annotations

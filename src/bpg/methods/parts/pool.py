@@ -224,14 +224,8 @@ class Pooled(Learner, Protocol):
         check_arithmetic(self.backbone, self.way.arithmetic)
 
     @classmethod
-    def load(
-        cls,
-        folder: str | Path,
-        *,
-        backbone: Backbone | str | None = None,
-        device: str | torch.device = "cpu",
-        **options: Any,
-    ) -> Self:
+    def load(cls, folder: str | Path, **options: Any) -> Self:
+        """The model in `folder`, answering by the options kept with it unless others are given."""
         kept = answering(Path(folder))
         strange = sorted(set(kept) - set(WAY_OPTIONS))
         if strange:
@@ -243,7 +237,7 @@ class Pooled(Learner, Protocol):
             )
         if "mixture" in options:  # stands for a router and a fusion
             kept = {key: value for key, value in kept.items() if key not in ("router", "fusion")}
-        return super().load(folder, backbone=backbone, device=device, **(kept | options))
+        return super().load(folder, **(kept | options))
 
     def begin(self) -> None:
         self.pool = ExpertPool(self.backbone)

@@ -485,6 +485,35 @@ def verify_benchmark(
 
 
 @verb
+def bench(
+    common: Common,
+    parts: Annotated[list[str] | None, typer.Argument(metavar="[PART]...", help="Which parts; all if none.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write performance.md, its figures and the numbers as JSON into this folder.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How often everything is measured, in turns.")] = 7,
+    backbone: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The shape to measure with, in the place of ViT-B and DeiT-Tiny.")
+    ] = None,
+) -> None:
+    """Measure how fast bpg is on this machine, as ratios to what people would use instead.
+
+    The parts: engine, domains, batches, choices, training, data, growth-domains, growth-batches, growth-ranks,
+    growth-images. Each takes minutes on a CPU and is kept as it ends. timm and peft are measured beside it where they
+    are installed. Nothing is downloaded: weights are random.
+
+    Examples:
+
+      bpg bench engine --backbone bpg-vit-nano --rounds 3
+
+      bpg bench --out docs
+    """
+    from bpg.cli.bench import run_bench
+
+    run_bench(common, parts or [], out, rounds, backbone)
+
+
+@verb
 def doctor(common: Common) -> None:
     """Say what is installed, which device and how many threads are used, which weights are here, and what is wrong.
 

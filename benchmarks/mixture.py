@@ -58,9 +58,9 @@ STREAMS = {
     "pacs": Stream(
         "deit_tiny_patch16_224",
         {"r0": 16, "estimator": "corrected", "optimisation": {"epochs": 6, "batch_size": 32}},
-        100,
+        70,
     ),
-    "long": Stream("bpg-vit-nano", NANO | {"augmentation": {"area": (0.5, 1.0)}}, 50),
+    "long": Stream("bpg-vit-nano", NANO | {"augmentation": {"area": (0.5, 1.0)}}, 30),
 }
 
 
@@ -176,8 +176,12 @@ class Measured:
 def measure(cell: str, work: Path) -> Measured:
     """Learn the cell's stream, or take up what is learned, and ask every expert about every test image."""
     name, _, seed = cell.rpartition("-")
-    stream, domains = STREAMS[name], sorted(domains_of(name, work), key=lambda pair: pair[0].name)
     folder = work / cell
+    kept = folder / "measured.pt"
+    if kept.is_file():
+        places, features, logits, labels = torch.load(kept, weights_only=False)
+        return Measured(places, features, logits, labels)
+    stream, domains = STREAMS[name], sorted(domains_of(name, work), key=lambda pair: pair[0].name)
     backbone = load_backbone(stream.backbone)
     model = BPG(backbone, seed=int(seed), scratch=folder / "scratch", **stream.settings)
     if (folder / "model.json").is_file():
@@ -207,7 +211,9 @@ def measure(cell: str, work: Path) -> Measured:
         logits[domain.name] = torch.cat(said)
         labels[domain.name] = torch.tensor([classes.index(test.classes[label]) for label in test.labels])
         print(f"{cell}: {domain.name} tested", flush=True)
-    return Measured({probe: [m.places[probe] for m in members] for probe in probes}, features, logits, labels)
+    places = {probe: [m.places[probe] for m in members] for probe in probes}
+    torch.save((places, features, logits, labels), kept)
+    return Measured(places, features, logits, labels)
 
 
 def figures(found: Measured, seed: int) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def located(features: Tensor, *, k: int = 5, seed: int = 0) -> Place:
 
 def _reach(features: Tensor, k: int, seed: int) -> Tensor:
     """Quantiles of the held-out distances; zeros for a single image, of which nothing can be held out."""
-    x = features[:: -(-len(features) // MOST_HELD_OUT)].double().cpu()
+    x = features[:: -(-len(features) // MOST_HELD_OUT)].cpu().double()
     if len(x) < 2:
         return torch.zeros(LEVELS, dtype=torch.float64)
     fold = torch.arange(len(x)) % FOLDS  # files stand class by class: every fold has its share of each
@@ -67,7 +67,7 @@ def prototypes(features: Tensor, *, k: int = 5, seed: int = 0, restarts: int = R
             came=f"shape {tuple(features.shape)}, k {k}",
             remedy="Check the set of images.",
         )
-    raw = features.double().cpu().numpy()
+    raw = features.cpu().double().numpy()
     middle = raw.mean(axis=0)
     x = raw - middle  # near zero, squared distances lose nothing to cancellation
     if _few_distinct(x, k):

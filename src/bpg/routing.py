@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bpg.backbones.backbone import FINISHED, Probe
+from bpg.compute import as_float64
 from bpg.errors import WrongUse
 from bpg.prototypes import Place
 
@@ -49,8 +50,11 @@ class Places:
         self._reach = torch.stack([place.reach.double() for place in places])  # (T, 21)
 
     def distances(self, features: Tensor) -> Tensor:
-        """a_t = min_j |z - nu_tj| (eq:nearest_distance) of features (B, d) to each domain's prototypes, (B, T)."""
-        z = features.double()
+        """a_t = min_j |z - nu_tj| (eq:nearest_distance) of features (B, d) to each domain's prototypes, (B, T).
+
+        All that follows from them is computed where they are: with the features, or on the CPU.
+        """
+        z = as_float64(features)
         own = z.square().sum(dim=1, keepdim=True)
         squared = (own - z @ self._doubled.to(z.device) + self._sizes.to(z.device)).clamp(min=0)  # (B, all k_t)
         owners = self._owners.to(z.device).expand(len(z), -1)

@@ -54,9 +54,9 @@ def _map(model: Any, tests: Sequence[TestSet]) -> dict[str, Any]:
     features = {}
     for test in tests:
         images = _spread(test.images, test.name, POINTS)
-        batches = [model.embed(batch).double().cpu() for batch in prepared(model.backbone, images, 32)]
+        batches = [model.embed(batch).cpu().double() for batch in prepared(model.backbone, images, 32)]
         features[test.name] = torch.cat(batches)
-    centres = {name: centre.double().cpu() for name, centre in zip(model.domains, model.prototypes, strict=True)}
+    centres = {name: centre.cpu().double() for name, centre in zip(model.domains, model.prototypes, strict=True)}
     middle = torch.stack([centre.mean(dim=0) for centre in centres.values()])
     origin = middle.mean(dim=0)
     everything = torch.cat([*features.values(), *centres.values()])

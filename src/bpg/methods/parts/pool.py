@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from bpg.backbones.backbone import FINISHED, Backbone, Probe
 from bpg.backbones.faster import Arithmetic, check_arithmetic, faster
 from bpg.backbones.survey import Survey
+from bpg.compute import float64_device
 from bpg.data.domain import Domain
 from bpg.engine import run_experts
 from bpg.errors import ModelError, PluginError, WrongUse, unknown_name
@@ -165,7 +166,7 @@ class ExpertPool:
             query=seen.get(FINISHED),
         )
         for way, trust, weight in zip(ways, trusts, weights, strict=True):
-            mixed = mix(logits, weight, known.to(images.device), way.fusion)
+            mixed = mix(logits, weight, known.to(logits.device), way.fusion)
             probe = self.stop(way.route_depth)
             unknown = self.places(probe).unknown(distance[probe]) if way.router != ORACLE else None
             yield Prediction(torch.log_softmax(mixed, dim=1), weight, (weight > 0).sum(dim=1), trust, unknown)
@@ -194,7 +195,7 @@ class ExpertPool:
     def _confidence(self, way: Way, images: Tensor, distances: Mapping[Probe, Tensor], true: str | None) -> Tensor:
         if way.router == ORACLE:
             self[str(true)]  # the oracle must be told a domain that is known
-            place = torch.full((len(images),), self.domains.index(str(true)), device=images.device)
+            place = torch.full((len(images),), self.domains.index(str(true)), device=float64_device(images.device))
             return oracle(place, len(self))
         probe = self.stop(way.route_depth)
         distance = distances[probe]

@@ -22,11 +22,10 @@ from bpg.errors import ModelError, PluginError, WrongUse, unknown_name
 from bpg.methods.base import Learner
 from bpg.methods.parts.identity import check_classes
 from bpg.methods.parts.states import joined
-from bpg.methods.parts.ways import ORACLE, WAY_OPTIONS, Way, way_of
+from bpg.methods.parts.ways import ORACLE, WAY_OPTIONS, Way, router_of, way_of
 from bpg.mixture import mix, mixture_weights
 from bpg.prototypes import LEVELS, Place, located
 from bpg.randomness import seed_of
-from bpg.registry import ROUTERS
 from bpg.routing import Places, oracle, stops
 from bpg.store import Learned, State, answering
 from bpg.types import Prediction
@@ -199,7 +198,7 @@ class ExpertPool:
             return oracle(place, len(self))
         probe = self.stop(way.route_depth)
         distance = distances[probe]
-        confidence: Tensor = ROUTERS[way.router](distance, self.places(probe).spread)
+        confidence = router_of(way.router)(distance, self.places(probe).spread)
         _check_confidence(confidence, distance)
         return confidence
 

@@ -239,6 +239,36 @@ def test_predict_in_every_format(place: Place, tmp_path: Path) -> None:
     assert document(*ways, "--batch-size", 1)["predictions"] == found["predictions"]
 
 
+QUIET = """
+from dataclasses import replace
+from bpg.methods.bpg import BPG
+
+
+class Quiet(BPG):
+    method = "quiet"
+
+    def forward(self, images):
+        return replace(super().forward(images), unknown=None)
+"""
+
+
+def test_a_method_that_routes_need_not_say_what_is_unknown(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "quiet.py").write_text(QUIET)
+    info = tmp_path / "quiet-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: quiet\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[bpg.methods]\nquiet = quiet:Quiet\n")
+    known = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    model, picture = tmp_path / "model", place.data / "red" / "bar" / "000.png"
+    settings = (*LEARN, "--set", "optimisation.epochs=1")
+    done("learn", model, place.data / "red", "--method", "quiet", "--backbone", place.vit, *settings, **known)
+    ways = ("predict", model, picture, "--backbone", place.vit)
+    assert document(*ways, **known)["predictions"][0]["unknown"] is None
+    (row,) = csv.DictReader(io.StringIO(done(*ways, "--csv", **known)))
+    assert (row["weight:red"], row["experts"], row["unknown"]) == ("1.0", "1", "")
+    assert done(*ways, **known).splitlines()[1].split("\t")[-2:] == ["1", "-"]
+
+
 def test_predict_refuses_in_sentences(place: Place, tmp_path: Path) -> None:
     ways = ("--backbone", place.vit)
     assert "there is no" in refused("predict", place.model, tmp_path / "gone.png", *ways)

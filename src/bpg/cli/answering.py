@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -22,7 +22,6 @@ from bpg.errors import WrongUse
 from bpg.experiments.evaluation import evaluate, own_way, ways_of
 from bpg.experiments.profile import choices, profile, recommended
 from bpg.methods.base import Learner, Routable, is_routable, load, prepared
-from bpg.methods.parts.pool import Pooled
 from bpg.progress import counted
 from bpg.registry import METHODS
 from bpg.store import answering, method_of, set_answering
@@ -65,8 +64,7 @@ def predict_files(
                     weights = zip(domains, answer.domain_weights[place].tolist(), strict=True)
                     row["domain_weights"] = {name: round(weight, 4) for name, weight in weights}
                     row["experts"] = int(answer.experts[place])
-                if answer.unknown is not None:
-                    row["unknown"] = round(float(answer.unknown[place]), 4)
+                    row["unknown"] = round(float(answer.unknown[place]), 4) if answer.unknown is not None else None
                 rows.append(row)
             tell(len(rows), len(images))
     if common.json:
@@ -76,8 +74,8 @@ def predict_files(
         tail = [*(f"weight:{name}" for name in domains), "experts", "unknown"] if domains else []
         out.writerow(["file", "label", "probability", *tail])
         for row in rows:
-            out.writerow([row["file"], row["label"], row["probability"], *row.get("domain_weights", {}).values()]
-                         + ([row["experts"], row["unknown"]] if domains else []))  # fmt: skip
+            told = [*row["domain_weights"].values(), row["experts"], row["unknown"]] if domains else []
+            out.writerow([row["file"], row["label"], row["probability"], *told])
     else:
         columns = ["file", "label", "probability", *(["domains", "experts", "unknown"] if domains else [])]
         print_table([row | {"domains": _spoke(row)} for row in rows], columns=columns)
@@ -157,7 +155,7 @@ def tune_routing(
     found = open_folder(common, images, name=name, test_share=test_share)
     model = open_model(folder, backbone, device, {})
     tests, _ = _tests(common, found, images, test_share, strict)
-    routed = _pooled(model)
+    routed = _routable(model)
     missing = sorted(set(routed.domains) - {test.domain for test in tests})
     if missing:
         common.say(f"note: there are no images of {', '.join(missing)}: what follows says nothing of them")
@@ -230,7 +228,7 @@ def _tests(
 
 
 def _print_profile(common: Common, model: Learner, tests: Sequence[TestSet], batch_size: int) -> None:
-    routed = _pooled(model)
+    routed = _routable(model)
     with common.bar("profile") as show:
         rows = profile(routed, tests, choices(routed), batch_size=batch_size, progress=show)
     if common.json:
@@ -239,15 +237,15 @@ def _print_profile(common: Common, model: Learner, tests: Sequence[TestSet], bat
         print_table([row.as_dict() for row in rows], columns=list(rows[0].as_dict()))
 
 
-def _pooled(model: Learner) -> Pooled:
-    if not is_routable(type(model)):
+def _routable(model: Learner) -> Routable:
+    if not isinstance(model, Routable):
         raise WrongUse(
             f"a model of {model.method} has no experts to choose from",
             wanted="a model that routes",
             came=model.method,
             remedy="`bpg evaluate` says how good it is.",
         )
-    return cast(Pooled, model)
+    return model
 
 
 def _domains(model: Learner) -> tuple[str, ...]:

@@ -28,10 +28,11 @@ def portrait(model: Learner, tests: Sequence[TestSet], root: Path) -> dict[str, 
     return {"answers": [answer for test in tests for answer in _answers(model, test, root)], "map": _map(model, tests)}
 
 
-def _answers(model: Any, test: TestSet, root: Path) -> list[dict[str, Any]]:
+def _answers(model: Routable, test: TestSet, root: Path) -> list[dict[str, Any]]:
     images = _spread(test.images, test.name, ANSWERS)
     (batch,) = prepared(model.backbone, images, len(images))
     (answer,) = model.compare(batch, list(own_way(model).values()))
+    assert answer.domain_weights is not None  # it has experts
     found = []
     for place, (path, label) in enumerate(zip(images.paths, images.labels, strict=True)):
         best = int(answer.log_probs[place].argmax())
@@ -49,7 +50,7 @@ def _answers(model: Any, test: TestSet, root: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _map(model: Any, tests: Sequence[TestSet]) -> dict[str, Any]:
+def _map(model: Routable, tests: Sequence[TestSet]) -> dict[str, Any]:
     """Frozen features and prototypes, seen so that the domains' centres lie as far apart as they can."""
     features = {}
     for test in tests:

@@ -19,7 +19,7 @@ from bpg.compute import float64_device
 from bpg.data.domain import Domain
 from bpg.engine import run_experts
 from bpg.errors import ModelError, PluginError, WrongUse, unknown_name
-from bpg.methods.base import Learner
+from bpg.methods.base import Routable
 from bpg.methods.parts.identity import check_classes
 from bpg.methods.parts.states import joined
 from bpg.methods.parts.ways import ORACLE, WAY_OPTIONS, Way, router_of, way_of
@@ -207,14 +207,9 @@ class ExpertPool:
         return logits
 
 
-class Pooled(Learner, Protocol):
-    """A learner whose experts live in a pool: routable and isolated.
+class Pooled(Routable, Protocol):
+    """A learner whose experts live in a pool: routable and isolated. The options of `way_of` make its first way."""
 
-    `way` says who speaks at test time; it is no part of what is learned and may change at any time. The options of
-    `way_of` make the first one.
-    """
-
-    way: Way
     pool: ExpertPool
 
     def __init__(self, backbone: Backbone | str, **options: Any) -> None:

@@ -33,6 +33,13 @@ class Place:
     reach: Tensor  # (21,) float64: quantiles of the distances, from the least to the greatest
 
     @property
+    def varies(self) -> bool:
+        """Whether own images are at different distances. Those of one or two images, or of copies of one, are not:
+        nothing follows from them for other images.
+        """
+        return bool(self.reach[0] < self.reach[-1])
+
+    @property
     def variance(self) -> float:
         """Of the distances, taken as spread evenly between one quantile and the next."""
         low, high = self.reach[:-1], self.reach[1:]

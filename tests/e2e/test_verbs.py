@@ -239,6 +239,16 @@ def test_predict_in_every_format(place: Place, tmp_path: Path) -> None:
     assert document(*ways, "--batch-size", 1)["predictions"] == found["predictions"]
 
 
+def test_what_is_unknown_to_a_domain_of_one_image_is_not_made_up(place: Place, tmp_path: Path) -> None:
+    picture = tmp_path / "single" / "bar" / "000.png"
+    picture.parent.mkdir(parents=True)
+    shutil.copy(place.data / "red" / "bar" / "000.png", picture)
+    model = tmp_path / "model"
+    done("learn", model, tmp_path / "single", "--backbone", place.vit, "--test-share", 0, *LEARN)
+    (row,) = document("predict", model, picture, "--backbone", place.vit)["predictions"]
+    assert (row["experts"], row["unknown"]) == (1, None)
+
+
 QUIET = """
 from dataclasses import replace
 from bpg.methods.bpg import BPG

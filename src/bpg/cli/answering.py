@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -64,7 +65,8 @@ def predict_files(
                     weights = zip(domains, answer.domain_weights[place].tolist(), strict=True)
                     row["domain_weights"] = {name: round(weight, 4) for name, weight in weights}
                     row["experts"] = int(answer.experts[place])
-                    row["unknown"] = round(float(answer.unknown[place]), 4) if answer.unknown is not None else None
+                    unknown = float(answer.unknown[place]) if answer.unknown is not None else math.nan
+                    row["unknown"] = None if math.isnan(unknown) else round(unknown, 4)
                 rows.append(row)
             tell(len(rows), len(images))
     if common.json:

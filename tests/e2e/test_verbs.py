@@ -325,6 +325,14 @@ def test_faster_answers_say_what_they_cost(place: Place, copy: Path) -> None:
     assert all(row["images_per_second"] > 0 and 0 < row["agreement"] <= 100 for row in rows)
     assert next(row["experts"] for row in rows if row["choice"] == "max_experts 1") == 1
     before = document("inspect", copy)["digest"]
+    red = ("tune-routing", copy, "--data", place.data / "red", *ways)
+    blind = refused(*red, "--save")
+    assert "images of blue, red, in folders of these names" in blind
+    assert "none of blue" in blind
+    assert not (copy / "answering.json").exists()
+    only_told = bpg(*red)
+    assert "Worth taking: route_depth" in only_told.stdout
+    assert "there are no images of blue" in only_told.stderr
     tuned = document("tune-routing", copy, "--data", place.data, "--save", *ways)
     assert tuned["route_depth"] in (0, 1)
     assert json.loads((copy / "answering.json").read_text()) == {"route_depth": tuned["route_depth"]}

@@ -159,6 +159,13 @@ def tune_routing(
     tests, _ = _tests(common, found, images, test_share, strict)
     routed = _routable(model)
     missing = sorted(set(routed.domains) - {test.domain for test in tests})
+    if missing and save:
+        raise WrongUse(
+            "what would be kept with the model is chosen blindly for some of its domains",
+            wanted=f"images of {', '.join(routed.domains)}, in folders of these names",
+            came=f"none of {', '.join(missing)}",
+            remedy="Add them to --data, or leave --save out.",
+        )
     if missing:
         common.say(f"note: there are no images of {', '.join(missing)}: what follows says nothing of them")
     exact = choices(routed)["exact"]

@@ -193,8 +193,15 @@ class ExpertPool:
 
     def _confidence(self, way: Way, images: Tensor, distances: Mapping[Probe, Tensor], true: str | None) -> Tensor:
         if way.router == ORACLE:
-            self[str(true)]  # the oracle must be told a domain that is known
-            place = torch.full((len(images),), self.domains.index(str(true)), device=float64_device(images.device))
+            if true is None:
+                raise WrongUse(
+                    "the oracle is not told the domain",
+                    wanted="the name of the images' domain",
+                    came="none",
+                    remedy="Give it as `true`, or take another router.",
+                )
+            self[true]  # must be one that is known
+            place = torch.full((len(images),), self.domains.index(true), device=float64_device(images.device))
             return oracle(place, len(self))
         probe = self.stop(way.route_depth)
         distance = distances[probe]

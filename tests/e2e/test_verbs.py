@@ -298,7 +298,7 @@ def test_predict_refuses_in_sentences(place: Place, tmp_path: Path) -> None:
     assert "another backbone" in refused("predict", place.model, picture, "--backbone", other, code=1)
 
 
-def test_evaluate_tests_on_what_was_held_out(place: Place) -> None:
+def test_evaluate_tests_on_what_was_held_out(place: Place, tmp_path: Path) -> None:
     found = document("evaluate", place.model, place.data, "--backbone", place.vit, "--compare")
     rows = {(row["way"], row["test"]): row for row in found["tests"]}
     held = {name: len(sides.test or ()) for name, sides in read_folder(place.data).domains.items()}
@@ -308,6 +308,12 @@ def test_evaluate_tests_on_what_was_held_out(place: Place) -> None:
         assert rows[way, "all"]["correct"] == sum(rows[way, name]["correct"] for name in held)
         assert rows[way, "red"]["accuracy"] > 50
         assert sum(cell["total"] for cell in rows[way, "red"]["classes"].values()) == held["red"]
+    toy_folder(tmp_path, ("red", "blue", "green"), count=4)
+    unseen = bpg("evaluate", place.model, tmp_path, "--backbone", place.vit, "--compare", "--test-share", 1)
+    lines = [line.split("\t") for line in unseen.stdout.splitlines()]
+    assert [line[1] for line in lines if line[0] == "oracle"] == ["blue", "red"]
+    assert [line[4] for line in lines if line[1] == "all"] == ["36"] * 3
+    assert "the model has no expert for green: the oracle is left out there and over all" in unseen.stderr
     text = bpg("evaluate", place.model, place.data / "red", "--backbone", place.vit, "--test-share", 1)
     header, row = (line.split("\t") for line in text.stdout.splitlines())
     assert header == ["test", "accuracy", "correct", "total", "domain_found", "experts"]

@@ -408,6 +408,24 @@ def test_merge_gives_the_model_that_learned_all(place: Place, tmp_path: Path) ->
     assert model_files(tmp_path / "both") == model_files(place.model)
 
 
+def test_forget_and_merge_leave_how_a_model_answers(place: Place, copy: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(copy, tmp_path / "other")
+    own, others = b'{"max_experts": 1, "route_depth": 1}\n', b'{"route_depth": 0}\n'
+    (copy / "answering.json").write_bytes(own)
+    (other / "answering.json").write_bytes(others)
+    done("forget", copy, "blue")
+    done("forget", other, "red")
+    assert (copy / "answering.json").read_bytes() == own
+    done("merge", copy, other)
+    assert (copy / "answering.json").read_bytes() == own
+    assert (other / "answering.json").read_bytes() == others
+    model = load(copy, backbone=str(place.vit))
+    assert isinstance(model, BPG)
+    assert (model.domains, model.way.route_depth, model.way.max_experts) == (("blue", "red"), 1, 1)
+    done("merge", tmp_path / "new", copy, other)  # nobody has said how a new one answers
+    assert not (tmp_path / "new" / "answering.json").exists()
+
+
 def test_a_model_whose_domains_share_parameters_is_not_taken_apart(place: Place, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     found = document("learn", shared, place.data / "red", "--backbone", place.vit, "--method", "sequential_probe")

@@ -240,7 +240,7 @@ def tune_routing(
     """Find out how early a model can tell its domains apart: the sooner, the faster its answers.
 
     A model keeps what it needs to route at several depths of the backbone. Which one is worth taking is measured here,
-    on images of all its domains that it did not learn from.
+    on images of all its domains that it did not learn from. --save needs images of every one of them.
 
     Examples:
 

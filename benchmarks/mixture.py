@@ -38,12 +38,13 @@ from bpg.methods.bpg import BPG
 from bpg.mixture import Fusion, mix, mixture_weights
 from bpg.prototypes import Place
 from bpg.randomness import generator_of
-from bpg.routing import Places, calibrated, hard, soft, stops
+from bpg.routing import TEMPERATURE, Places, calibrated, hard, soft, stops
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS, PAGE = DOCS / "results" / "mixture", DOCS / "mixture.md"
 PROFILE = RESULTS / "profile.json"
 SEEDS, ORDERS = (0, 1, 2), 5
+OURS = "calibrated"
 
 
 @dataclass(frozen=True)
@@ -74,25 +75,27 @@ class Rule:
     title: str
     times: float | None  # the temperature over the spread; None: the paper's temperature of 1
     fusion: Fusion
+    threshold: Fusion = "threshold+l1"  # 1/T; "probabilities": a quarter of the likeliest
     nearest: bool = False
 
     def confidence(self, distance: Tensor, spread: float) -> Tensor:
         """w_t (B, T)."""
         if self.nearest:
             return hard(distance)
-        return soft(distance) if self.times is None else calibrated(distance, self.times * spread)
+        return soft(distance) if self.times is None else calibrated(distance, self.times / TEMPERATURE * spread)
 
 
 RULES = {
-    "paper": Rule("the paper's: temperature 1, logits", None, "threshold+l1"),
-    "paper-p": Rule("temperature 1, probabilities", None, "probabilities"),
+    "paper": Rule("the paper's: temperature 1, 1/T, logits", None, "threshold+l1"),
+    "paper-p": Rule("temperature 1, 1/T, probabilities", None, "probabilities"),
     "hard": Rule("hard: the nearest domain alone", None, "threshold+l1", nearest=True),
-    "2-l": Rule("temperature 2 sigma, logits", 2.0, "threshold+l1"),
-    "2-p": Rule("temperature 2 sigma, probabilities", 2.0, "probabilities"),
-    "1-l": Rule("temperature sigma, logits", 1.0, "threshold+l1"),
-    "1-p": Rule("temperature sigma, probabilities: calibrated", 1.0, "probabilities"),
-    "half-l": Rule("temperature sigma / 2, logits", 0.5, "threshold+l1"),
-    "half-p": Rule("temperature sigma / 2, probabilities", 0.5, "probabilities"),
+    "1-l": Rule("temperature sigma, 1/T, logits", 1.0, "threshold+l1"),
+    "1-p": Rule("temperature sigma, 1/T, probabilities", 1.0, "probabilities"),
+    "half-l": Rule("temperature sigma / 2, 1/T, logits", 0.5, "threshold+l1"),
+    "half-p": Rule("temperature sigma / 2, 1/T, probabilities", 0.5, "probabilities"),
+    "near-l": Rule("temperature sigma / 2, a quarter, logits", 0.5, "threshold+l1", "probabilities"),
+    OURS: Rule("temperature sigma / 2, a quarter, probabilities: calibrated", 0.5, "probabilities", "probabilities"),
+    "third-p": Rule("temperature sigma / 3, a quarter, probabilities", 1 / 3, "probabilities", "probabilities"),
 }
 
 
@@ -112,11 +115,13 @@ beside its prototypes, 21 quantiles of its own training images' distances, each 
 one or two images, whose distances cannot differ, do not count. The calibrated mixture, the default for models that
 people train, is
 
-    w = softmax(-a / sigma), w' = w where w >= 1/T, to the sum of 1, p = sum_t w'_t softmax(y_t)
+    w = softmax(-2a / sigma), w' = w where w >= max w / 4, to the sum of 1, p = sum_t w'_t softmax(y_t)
 
-and fuses probabilities instead of logits: an expert that answers about a domain it never saw is often loud, and a
-probability has no loudness. No old image is needed, nothing depends on the order of learning, `forget` and `merge` stay
-exact. `mixture = "paper"` is the paper's rule; experiments (`bpg run`) use it unless they say otherwise.
+Half of sigma, because an image that is far from one domain is far from the others, too: differences of distances vary
+less than distances. A quarter of the likeliest instead of 1/T: how many domains are near an image does not depend on
+how many there are. Probabilities instead of logits: an expert that answers about a domain it never saw is often loud,
+and a probability has no loudness. No old image is needed, nothing depends on the order of learning, `forget` and
+`merge` stay exact. `mixture = "paper"` is the paper's rule; experiments (`bpg run`) use it unless they say otherwise.
 
 ## How it compares
 
@@ -254,7 +259,7 @@ def figures(found: Measured, seed: int) -> dict[str, Any]:
                 str(count): [asdict(under(found, RULES[name], order[:count], FINISHED)) for order in orders]
                 for count in numbers
             }
-            for name in ("paper", "hard", "1-p")
+            for name in ("paper", "hard", OURS)
         },
         "growth_oracle": {str(count): [oracle(found, order[:count]) for order in orders] for count in numbers},
         "unknown": {str(probe): strangers(found, probe) for probe in found.places},
@@ -282,7 +287,7 @@ def under(found: Measured, rule: Rule, chosen: Sequence[int], probe: Probe) -> O
     for place, name in enumerate(names):
         distance = places.distances(found.features[name][probe])
         trust = rule.confidence(distance, places.spread)
-        weights = mixture_weights(trust, rule.fusion)
+        weights = mixture_weights(trust, rule.threshold)
         answer = mix(found.logits[name][:, list(chosen)], weights, known, rule.fusion).argmax(dim=1)
         correct += int((answer == found.labels[name]).sum())
         total += len(answer)
@@ -358,12 +363,9 @@ def page() -> str:
         rows = [
             [
                 probe,
-                *(
-                    _over([_accuracy(cell["rules"][probe][rule]) for cell in found])
-                    for rule in ("hard", "paper", "1-p")
-                ),
-                f"{100 * statistics.mean(cell['rules'][probe]['1-p']['found'] for cell in found):.1f}",
-                f"{statistics.mean(cell['rules'][probe]['1-p']['experts'] for cell in found):.2f}",
+                *(_over([_accuracy(cell["rules"][probe][rule]) for cell in found]) for rule in ("hard", "paper", OURS)),
+                f"{100 * statistics.mean(cell['rules'][probe][OURS]['found'] for cell in found):.1f}",
+                f"{statistics.mean(cell['rules'][probe][OURS]['experts'] for cell in found):.2f}",
             ]
             for probe in found[0]["rules"]
         ]
@@ -375,7 +377,7 @@ def page() -> str:
         rows = []
         for count in growth["paper"]:
             row = [count]
-            for rule in ("paper", "1-p"):
+            for rule in ("paper", OURS):
                 outcomes = [outcome for cell in found for outcome in cell["growth"][rule][count]]
                 row += [
                     f"{statistics.mean(map(_accuracy, outcomes)):.1f}",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bpg.errors import WrongUse
-from bpg.routing import survivors
+from bpg.routing import candidates, survivors
 
 Fusion = Literal["mean", "max", "threshold+mean", "threshold+l1", "threshold+l2", "probabilities"]
 FUSIONS: tuple[str, ...] = get_args(Fusion)
@@ -24,7 +24,9 @@ def mixture_weights(confidence: Tensor, fusion: Fusion = "threshold+l1", *, most
     """
     check_fusion(fusion)
     stays = torch.ones_like(confidence, dtype=torch.bool)
-    if fusion not in ("mean", "max"):
+    if fusion == "probabilities":
+        stays = candidates(confidence)
+    elif fusion not in ("mean", "max"):
         stays = survivors(confidence)
     if most is not None:
         order = confidence.argsort(dim=1, descending=True, stable=True)

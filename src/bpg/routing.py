@@ -17,7 +17,9 @@ from bpg.errors import WrongUse
 from bpg.prototypes import Place
 
 EARLY = ((1 / 4, "moments"), (5 / 12, "moments"), (2 / 3, "class"))  # share of the blocks, kind of feature
+TEMPERATURE = 0.5  # of the calibrated router, over the spread of the distances
 SHARPEST = 1e-6  # temperature; where distances do not vary, the nearest domain wins
+LEAST = 0.25  # of the likeliest domain's confidence
 # Distances (B, T), and by how much those of a domain's own images vary -> confidences (B, T).
 Router = Callable[[Tensor, float], Tensor]
 
@@ -91,12 +93,13 @@ def soft(distance: Tensor, spread: float = 1.0) -> Tensor:
 
 
 def calibrated(distance: Tensor, spread: float) -> Tensor:
-    """w = softmax(-a / sigma), (B, T): a domain that is nearer by what chance does to a distance is e times as likely.
+    """w = softmax(-2a / sigma), (B, T): how likely the domains are, from by how much distances vary by chance.
 
-    Leaves the paper, whose temperature of 1 is about the largest distance that unit-length features can have between
-    domains; docs/mixture.md has the numbers.
+    An image that is far from one domain is far from the others, too: differences of distances vary less than distances,
+    whence half their deviation. Leaves the paper, whose temperature of 1 is about the largest distance that unit-length
+    features can have between domains; docs/mixture.md has the numbers.
     """
-    return torch.softmax(-distance.double() / max(spread, SHARPEST), dim=1)
+    return torch.softmax(-distance.double() / max(TEMPERATURE * spread, SHARPEST), dim=1)
 
 
 def hard(distance: Tensor, spread: float = 1.0) -> Tensor:
@@ -111,7 +114,12 @@ def oracle(domain: Tensor, count: int) -> Tensor:
 
 
 def survivors(confidence: Tensor) -> Tensor:
-    """Who is at least as likely as chance: w_t >= 1 / T, (B, T) bool. The likeliest always stays."""
+    """Who is at least as likely as chance: w_t >= 1 / T, (B, T) bool, as in the paper. The likeliest always stays."""
     least = 1 / confidence.shape[1]
     # T equal confidences are each 1 / T but for rounding, and all stay.
     return (confidence >= least * (1 - 1e-12)) | (confidence == confidence.amax(dim=1, keepdim=True))
+
+
+def candidates(confidence: Tensor) -> Tensor:
+    """Who is at least a quarter as likely as the likeliest, (B, T) bool: however many domains there are elsewhere."""
+    return confidence >= LEAST * confidence.amax(dim=1, keepdim=True)

@@ -176,6 +176,26 @@ def test_routing_is_a_distribution_that_keeps_the_nearest(seed: int, domains: in
     assert_close(alone, a, rtol=0, atol=1e-12)  # whoever else is in the batch
 
 
+@given(seed=SEEDS, domains=st.integers(1, 20), more=st.integers(1, 50))
+def test_domains_far_away_change_nobody_elses_say(seed: int, domains: int, more: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    near = torch.rand(5, domains, generator=generator, dtype=torch.float64)
+    far = 100 + torch.rand(5, more, generator=generator, dtype=torch.float64)
+    before, after = (
+        mixture_weights(calibrated(a, 0.3), "probabilities") for a in (near, torch.cat([near, far], dim=1))
+    )
+    assert_close(after[:, :domains], before)
+    assert not after[:, domains:].any()
+
+
+def test_a_calibrated_domain_speaks_if_it_is_a_quarter_as_likely_as_the_likeliest() -> None:
+    sigma = 0.2
+    gap = sigma / 2 * math.log(4)
+    a = torch.tensor([[0.5, 0.5 + 0.99 * gap, 0.5 + 1.01 * gap]], dtype=torch.float64)
+    (weights,) = mixture_weights(calibrated(a, sigma), "probabilities").tolist()
+    assert weights == pytest.approx([1 / (1 + 4**-0.99), 4**-0.99 / (1 + 4**-0.99), 0])
+
+
 @settings(deadline=None)
 @given(seed=SEEDS, fusion=st.sampled_from(FUSIONS), domains=st.integers(1, 5))
 def test_fusion_lets_nobody_vote_on_what_they_never_saw(seed: int, fusion: str, domains: int) -> None:

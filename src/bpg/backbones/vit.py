@@ -105,15 +105,8 @@ class Block(nn.Module):
         read: slice | None = None,
     ) -> Tensor:
         """Tokens (B, n, d) after this block; with `read`, those of them alone, and no work for the others."""
-        u = self.norm1(z)
-        mixed = self._attention(u, prefix, delta, causal, read)
-        if read is not None:
-            z, u = z[:, read], u[:, read]
-        h = z + _scaled(mixed, self.scale1)
-        if "attention" in branch:
-            h = h + branch["attention"](u)
-        u = self.norm2(h)
-        z = h + _scaled(self._mlp(u, delta), self.scale2)
+        h, u = self.attend(z, prefix=prefix, branch=branch, delta=delta, causal=causal, read=read)
+        z = self.feed(h, u, delta)
         if "mlp" in branch:  # eq:vit_layer_adapter
             z = z + branch["mlp"](u)
         if "residual" in branch:
@@ -121,6 +114,35 @@ class Block(nn.Module):
         if "block" in branch:
             z = z + branch["block"](z)
         return z
+
+    def attend(
+        self,
+        z: Tensor,  # (B, n, d)
+        *,
+        prefix: Prefix | None = None,
+        branch: Mapping[Place, Part] = NOTHING,  # type: ignore[assignment]
+        delta: Mapping[Linear, Part] = NOTHING,  # type: ignore[assignment]
+        causal: bool = False,
+        read: slice | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The first half: tokens (B, n, d) behind the attention, and as the MLP is given them, normalised."""
+        u = self.norm1(z)
+        mixed = self._attention(u, prefix, delta, causal, read)
+        if read is not None:
+            z, u = z[:, read], u[:, read]
+        h = z + _scaled(mixed, self.scale1)
+        if "attention" in branch:
+            h = h + branch["attention"](u)
+        return h, self.norm2(h)
+
+    def feed(
+        self,
+        h: Tensor,  # (B, n, d)
+        u: Tensor,
+        delta: Mapping[Linear, Part] = NOTHING,  # type: ignore[assignment]
+    ) -> Tensor:
+        """The second half: tokens (B, n, d) behind the MLP, from the two that `attend` gives."""
+        return h + _scaled(self._mlp(u, delta), self.scale2)
 
     def _attention(
         self, u: Tensor, prefix: Prefix | None, delta: Mapping[Linear, Part], causal: bool, read: slice | None
@@ -157,7 +179,7 @@ class Block(nn.Module):
         return _changed(self.fc2(hidden), hidden, delta.get("fc2"))
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:-1], self.heads, x.shape[-1] // self.heads).transpose(1, 2)  # (B, heads, n, d / heads)
+        return torch.unflatten(x, -1, (self.heads, -1)).transpose(1, 2)  # (B, heads, n, d / heads)
 
 
 class ViT(nn.Module):

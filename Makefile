@@ -37,9 +37,7 @@ test-real: .venv/ready-dev
 	$(BIN)/python -m pytest -m real
 
 bench: .venv/ready-dev
-	$(BIN)/python -m benchmarks.backbone
-	$(BIN)/python -m benchmarks.training
-	$(BIN)/python -m benchmarks.data
+	$(BIN)/bpg bench --out docs
 
 # What made the data and the weights that ship: see tools/emoji.py and pretrain/README.md.
 WORK ?= $(HOME)/.cache/bpg-build

@@ -62,12 +62,13 @@ def changed(work: Path, kind: str, images: ImageSet, side: str) -> ImageSet:
     """`images` at 64 pixels after a change, as PNG files below `work`, which are made once."""
     paths = []
     for index in range(len(images)):
-        file = work / "images" / kind / side / f"{index}.png"
+        origin = images.paths[index]
+        file = work / "images" / kind / side / f"{origin.parent.name} {origin.stem}.png"
         if not file.is_file():
             file.parent.mkdir(parents=True, exist_ok=True)
-            pixels = decode(images.encoded(index), where=str(images.paths[index]))
+            pixels = decode(images.encoded(index), where=str(origin))
             small = F.interpolate(pixels[None], (SIDE, SIDE), mode="bicubic", antialias=True)[0].float() / 255
-            noise = torch.randn(3, SIDE, SIDE, generator=generator_of(0, kind, side, index))
+            noise = torch.randn(3, SIDE, SIDE, generator=generator_of(0, kind, origin.parent.name, origin.stem))
             after = (CHANGES[kind](small, noise).clamp(0, 1) * 255).round().to(torch.uint8)
             Image.fromarray(after.permute(1, 2, 0).numpy()).save(file)
         paths.append(file)

@@ -2,6 +2,7 @@
 
     python -m benchmarks.mixture WORK emoji-0 emoji-1 ...    learns a stream with a seed, and measures it
     python -m benchmarks.mixture WORK                        every cell that is not measured yet, then docs/mixture.md
+    python -m benchmarks.mixture WORK --profile pacs-0       what each faster way to answer costs, for a learned cell
 
 A cell's model is learned domain by domain in WORK, so that a stopped run goes on; its figures are a small file in
 docs/results/mixture. Experts are isolated: those of one model serve every order and every number of domains, and every
@@ -25,11 +26,12 @@ from torch import Tensor
 from benchmarks.corruptions import CHANGES, changed
 from bpg.backbones.backbone import FINISHED, Probe
 from bpg.backbones.weights import load_backbone
-from bpg.data.domain import Domain
+from bpg.data.domain import Domain, TestSet
 from bpg.data.emoji import EMOJI
 from bpg.data.folder import limited, read_folder
 from bpg.data.images import ImageSet
 from bpg.engine import run_experts
+from bpg.experiments.profile import choices, profile
 from bpg.experiments.spec import data_root
 from bpg.methods.base import prepared
 from bpg.methods.bpg import BPG
@@ -40,6 +42,7 @@ from bpg.routing import Places, calibrated, hard, soft, stops
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS, PAGE = DOCS / "results" / "mixture", DOCS / "mixture.md"
+PROFILE = RESULTS / "profile.json"
 SEEDS, ORDERS = (0, 1, 2), 5
 
 
@@ -58,9 +61,9 @@ STREAMS = {
     "pacs": Stream(
         "deit_tiny_patch16_224",
         {"r0": 16, "estimator": "corrected", "optimisation": {"epochs": 6, "batch_size": 32}},
-        100,
+        70,
     ),
-    "long": Stream("bpg-vit-nano", NANO | {"augmentation": {"area": (0.5, 1.0)}}, 50),
+    "long": Stream("bpg-vit-nano", NANO | {"augmentation": {"area": (0.5, 1.0)}}, 30),
 }
 
 
@@ -105,8 +108,9 @@ all domains survive the threshold of 1/T whatever T is.
 
 What a difference of distances means depends on how much distances vary by chance. Every domain therefore leaves behind,
 beside its prototypes, 21 quantiles of its own training images' distances, each to prototypes fitted without the image
-(five folds). Sigma is the standard deviation that follows from them, pooled over the domains the model knows. The
-calibrated mixture, the default for models that people train, is
+(five folds). Sigma is the standard deviation that follows from them, pooled over the domains the model knows; those of
+one or two images, whose distances cannot differ, do not count. The calibrated mixture, the default for models that
+people train, is
 
     w = softmax(-a / sigma), w' = w where w >= 1/T, to the sum of 1, p = sum_t w'_t softmax(y_t)
 
@@ -131,6 +135,12 @@ GROWTH_TEXT = """
 
 Accuracy and experts per image of models that know the first T domains of an order, on the test images of these; mean
 over seeds and five orders each.
+"""
+PROFILE_TEXT = """
+## Faster than exact
+
+What `bpg evaluate --profile` says of one of the models: accuracy, how many images get the answer that the exact mixture
+gives, experts per image, and time as a share of the exact mixture's, measured in turns on the same batches.
 """
 UNKNOWN_TEXT = """
 ## Images of no known domain
@@ -176,8 +186,12 @@ class Measured:
 def measure(cell: str, work: Path) -> Measured:
     """Learn the cell's stream, or take up what is learned, and ask every expert about every test image."""
     name, _, seed = cell.rpartition("-")
-    stream, domains = STREAMS[name], sorted(domains_of(name, work), key=lambda pair: pair[0].name)
     folder = work / cell
+    kept = folder / "measured.pt"
+    if kept.is_file():
+        places, features, logits, labels = torch.load(kept, weights_only=False)
+        return Measured(places, features, logits, labels)
+    stream, domains = STREAMS[name], sorted(domains_of(name, work), key=lambda pair: pair[0].name)
     backbone = load_backbone(stream.backbone)
     model = BPG(backbone, seed=int(seed), scratch=folder / "scratch", **stream.settings)
     if (folder / "model.json").is_file():
@@ -207,7 +221,17 @@ def measure(cell: str, work: Path) -> Measured:
         logits[domain.name] = torch.cat(said)
         labels[domain.name] = torch.tensor([classes.index(test.classes[label]) for label in test.labels])
         print(f"{cell}: {domain.name} tested", flush=True)
-    return Measured({probe: [m.places[probe] for m in members] for probe in probes}, features, logits, labels)
+    places = {probe: [m.places[probe] for m in members] for probe in probes}
+    torch.save((places, features, logits, labels), kept)
+    return Measured(places, features, logits, labels)
+
+
+def profiled(cell: str, work: Path) -> list[dict[str, Any]]:
+    """What `bpg evaluate --profile` says of the cell's model."""
+    name = cell.rpartition("-")[0]
+    model = BPG.load(work / cell, backbone=load_backbone(STREAMS[name].backbone))
+    tests = [TestSet(test, domain.name) for domain, test in domains_of(name, work)]
+    return [row.as_dict() for row in profile(model, tests, choices(model))]
 
 
 def figures(found: Measured, seed: int) -> dict[str, Any]:
@@ -362,6 +386,8 @@ def page() -> str:
             rows.append(row)
         columns = ["T", "the paper's", "experts", "calibrated", "experts", "hard", "oracle"]
         parts.append(f"{_headline(name)}:\n\n" + _table(columns, rows))
+    if PROFILE.is_file():
+        parts += [PROFILE_TEXT.strip(), _profile_table()]
     parts.append(UNKNOWN_TEXT.strip())
     rows = [
         [
@@ -378,6 +404,24 @@ def page() -> str:
     columns = ["stream", "seen at", "area", "least", "known, above 0.95", "unknown, above 0.95"]
     parts.append(_table(columns, rows))
     return "\n\n".join(parts) + "\n"
+
+
+def _profile_table() -> str:
+    found = json.loads(PROFILE.read_text(encoding="utf-8"))
+    rows = [
+        [
+            row["choice"],
+            f"{row['accuracy']:.1f}",
+            f"{row['agreement']:.1f}",
+            f"{row['domain_found']:.1f}",
+            f"{row['experts']:.2f}",
+            f"{row['time']:.2f}",
+        ]
+        for row in found["choices"]
+    ]
+    name, _, seed = found["cell"].rpartition("-")
+    told = f"{_headline(name)}, seed {seed}, {found['choices'][0]['images']} test images:"
+    return told + "\n\n" + _table(["choice", "accuracy", "same answer", "domain found", "experts", "time"], rows)
 
 
 def _cells(name: str) -> list[dict[str, Any]]:
@@ -412,15 +456,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
     parser.add_argument("cells", nargs="*")
+    parser.add_argument("--profile", metavar="CELL")
     given = parser.parse_args()
     every = [f"{name}-{seed}" for seed in SEEDS for name in STREAMS]
-    for cell in given.cells or every:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    if given.profile:
+        _keep(PROFILE, {"cell": given.profile, "choices": profiled(given.profile, given.work)})
+    for cell in given.cells or (every if not given.profile else ()):
         file = RESULTS / f"{cell}.json"
         if not file.is_file() or given.cells:
-            found = figures(measure(cell, given.work), int(cell.rpartition("-")[2]))
-            RESULTS.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(_rounded(found), indent=1) + "\n", encoding="utf-8")
+            _keep(file, figures(measure(cell, given.work), int(cell.rpartition("-")[2])))
     PAGE.write_text(page(), encoding="utf-8")
+
+
+def _keep(file: Path, found: Any) -> None:
+    file.write_text(json.dumps(_rounded(found), indent=1) + "\n", encoding="utf-8")
 
 
 def _rounded(value: Any) -> Any:

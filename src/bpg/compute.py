@@ -6,12 +6,14 @@ import os
 from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
 from bpg.errors import DeviceError, WrongUse
 
 Precision = Literal["float32", "bfloat16", "float16"]
 MOST_THREADS = 512
 PRECISIONS: tuple[str, ...] = get_args(Precision)
+WITHOUT_FLOAT64 = ("mps",)  # kinds of device
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -47,6 +49,20 @@ def choose_device(name: str = "auto") -> torch.device:
             remedy="Use --device auto, or install a torch build for this device.",
         )
     return device
+
+
+def float64_device(device: torch.device) -> torch.device:
+    """Where what is on `device` can be computed with in float64: there, or on the CPU.
+
+    >>> float64_device(torch.device("mps"))
+    device(type='cpu')
+    """
+    return torch.device("cpu") if device.type in WITHOUT_FLOAT64 else device
+
+
+def as_float64(tensor: Tensor) -> Tensor:
+    """`tensor` in float64, moved first where its device has none."""
+    return tensor.to(float64_device(tensor.device)).double()
 
 
 def set_threads(count: int | None) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bpg.backbones.backbone import Backbone
 from bpg.backbones.tuning import PLAIN, Part, Prefix, Tuning, TuningOf
+from bpg.compute import as_float64, float64_device
 
 CHUNK_BYTES = {"cpu": 16 * 2**20}  # of the widest activation; what is about to be read again should still be near
 WIDE_BYTES = 2**30  # elsewhere
@@ -56,8 +57,9 @@ def run_experts(
 
     `tokens` (B, n, d) come from `backbone.start`; `query` (B, d) is the plain feature, where it is known already.
     `columns[t]` (C_t,) says where expert t's classes stand among the model's. An expert that nobody needs does not run.
+    The logits are where the tokens are, or on the CPU where that device has no float64.
     """
-    found = torch.zeros(len(tokens), len(experts), classes, dtype=torch.float64, device=tokens.device)
+    found = torch.zeros(len(tokens), len(experts), classes, dtype=torch.float64, device=float64_device(tokens.device))
     tunings = {expert: experts[expert].tuning() for expert in (weights > 0).any(dim=0).nonzero()[:, 0].tolist()}
     if query is None and not all(isinstance(tuning, Tuning) for tuning in tunings.values()):
         query = backbone.finish(tokens)
@@ -69,7 +71,7 @@ def run_experts(
             features = backbone.finish(tokens[rows], packed([(share.tuning, len(share.rows)) for share in shares]))
         for share, own in zip(shares, torch.split(features, [len(share.rows) for share in shares]), strict=True):
             logits = experts[share.expert].classify(own, backbone)
-            found[share.rows[:, None], share.expert, columns[share.expert].to(tokens.device)] = logits.double()
+            found[share.rows[:, None], share.expert, columns[share.expert].to(found.device)] = as_float64(logits)
     return found
 
 

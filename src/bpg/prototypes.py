@@ -33,6 +33,13 @@ class Place:
     reach: Tensor  # (21,) float64: quantiles of the distances, from the least to the greatest
 
     @property
+    def varies(self) -> bool:
+        """Whether own images are at different distances. Those of one or two images, or of copies of one, are not:
+        nothing follows from them for other images.
+        """
+        return bool(self.reach[0] < self.reach[-1])
+
+    @property
     def variance(self) -> float:
         """Of the distances, taken as spread evenly between one quantile and the next."""
         low, high = self.reach[:-1], self.reach[1:]
@@ -47,7 +54,7 @@ def located(features: Tensor, *, k: int = 5, seed: int = 0) -> Place:
 
 def _reach(features: Tensor, k: int, seed: int) -> Tensor:
     """Quantiles of the held-out distances; zeros for a single image, of which nothing can be held out."""
-    x = features[:: -(-len(features) // MOST_HELD_OUT)].double().cpu()
+    x = features[:: -(-len(features) // MOST_HELD_OUT)].cpu().double()
     if len(x) < 2:
         return torch.zeros(LEVELS, dtype=torch.float64)
     fold = torch.arange(len(x)) % FOLDS  # files stand class by class: every fold has its share of each
@@ -67,7 +74,7 @@ def prototypes(features: Tensor, *, k: int = 5, seed: int = 0, restarts: int = R
             came=f"shape {tuple(features.shape)}, k {k}",
             remedy="Check the set of images.",
         )
-    raw = features.double().cpu().numpy()
+    raw = features.cpu().double().numpy()
     middle = raw.mean(axis=0)
     x = raw - middle  # near zero, squared distances lose nothing to cancellation
     if _few_distinct(x, k):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bpg.backbones.backbone import FINISHED, Probe
+from bpg.compute import as_float64
 from bpg.errors import WrongUse
 from bpg.prototypes import Place
 
@@ -35,13 +36,18 @@ def stops(depth: int) -> tuple[Probe, ...]:
 
 
 class Places:
-    """Where all domains lie, side by side: the distances to all their prototypes are one matrix product."""
+    """Where all domains lie, side by side: the distances to all their prototypes are one matrix product.
+
+    `spread` is by how much the distances of a domain's own images vary, over the domains where they do.
+    """
 
     def __init__(self, places: Sequence[Place]) -> None:
         if not places:
             raise WrongUse("no domain is known", wanted="at least one", came="none", remedy="Learn a domain first.")
         self.domains = len(places)
-        self.spread = math.sqrt(max(0.0, sum(place.variance for place in places) / len(places)))
+        self._varies = torch.tensor([place.varies for place in places])  # (T,)
+        varying = [place.variance for place in places if place.varies]
+        self.spread = math.sqrt(max(0.0, sum(varying) / max(1, len(varying))))
         every = torch.cat([place.prototypes.double() for place in places])
         self._doubled, self._sizes = 2 * every.T, every.square().sum(dim=1)
         counts = torch.tensor([len(place.prototypes) for place in places])
@@ -49,8 +55,11 @@ class Places:
         self._reach = torch.stack([place.reach.double() for place in places])  # (T, 21)
 
     def distances(self, features: Tensor) -> Tensor:
-        """a_t = min_j |z - nu_tj| (eq:nearest_distance) of features (B, d) to each domain's prototypes, (B, T)."""
-        z = features.double()
+        """a_t = min_j |z - nu_tj| (eq:nearest_distance) of features (B, d) to each domain's prototypes, (B, T).
+
+        All that follows from them is computed where they are: with the features, or on the CPU.
+        """
+        z = as_float64(features)
         own = z.square().sum(dim=1, keepdim=True)
         squared = (own - z @ self._doubled.to(z.device) + self._sizes.to(z.device)).clamp(min=0)  # (B, all k_t)
         owners = self._owners.to(z.device).expand(len(z), -1)
@@ -61,14 +70,18 @@ class Places:
         """How much each image looks like none of the domains, (B,) from 0 to 1: the share of a domain's own images
         that lie nearer to it than this one, for the domain that claims the image most.
 
-        Honest: of images from known domains, not more than a share 1 - u gets a score above u.
+        Honest: of images from known domains, not more than a share 1 - u gets a score above u. Not a number where the
+        nearest domain was learned from so few images that nobody knows how far it reaches; nor has it a say elsewhere.
         """
         reach = self._reach.to(distance.device)
         a = distance.T.contiguous()  # (T, B)
         above = torch.searchsorted(reach, a, right=True).clamp(1, reach.shape[1] - 1)
         low, high = reach.gather(1, above - 1), reach.gather(1, above)
         part = ((a - low) / (high - low).clamp(min=1e-12)).clamp(0, 1)
-        return ((above - 1 + part) / (reach.shape[1] - 1)).amin(dim=0)
+        share = (above - 1 + part) / (reach.shape[1] - 1)  # (T, B)
+        varies = self._varies.to(distance.device)
+        least = share.masked_fill(~varies[:, None], 1.0).amin(dim=0)
+        return least.masked_fill(~varies[distance.argmin(dim=1)], torch.nan)
 
 
 def soft(distance: Tensor, spread: float = 1.0) -> Tensor:

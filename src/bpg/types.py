@@ -15,4 +15,4 @@ class Prediction:
     domain_weights: Tensor | None  # (B, T), over the model's domains; None where a method has no experts
     experts: Tensor  # (B,) how many experts spoke
     confidences: Tensor | None = None  # (B, T), what the router thought before fusion made weights of it
-    unknown: Tensor | None = None  # (B,) from 0 to 1: how much the image looks like none of the domains
+    unknown: Tensor | None = None  # (B,) from 0 to 1: how much the image looks like none of the domains; nan: not known

@@ -198,6 +198,8 @@ def test_routable_methods_have_experts_that_can_be_forced(
     assert learner.domains == tuple(sorted(domain.name for domain in stream.domains[:2]))
     assert_close(learner.embed(pixels).norm(dim=1), torch.ones(9))
     assert len(learner.prototypes) == 2
+    (own,) = learner.compare(pixels, [learner.way])
+    assert torch.equal(own.log_probs, learner.forward(pixels).log_probs)
     assert learner.expert_logits(pixels, 1).shape == (9, 3)
     weights = learner.forward(pixels).domain_weights
     assert weights is not None

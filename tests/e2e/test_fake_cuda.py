@@ -88,8 +88,46 @@ with FakeTensorMode(), torch.no_grad():
 """
 
 
+# Fake tensors would compute in float64 on any device; a real one of this kind does not.
+WITHOUT_FLOAT64 = """
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bpg.compute import as_float64
+from bpg.prototypes import LEVELS, Place
+from bpg.routing import Places, calibrated
+
+places = Places([Place(torch.rand(2, 8).double(), torch.linspace(0, 1, LEVELS).double()) for _ in range(3)])
+
+
+class AsOnMPS(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor) and found.device.type == "mps" and found.dtype == torch.float64:
+            raise TypeError("MPS has no float64")
+        return found
+
+
+with AsOnMPS(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    features = torch.empty(5, 8, device="mps")
+    try:
+        features.double()
+    except TypeError as error:
+        print(error)
+    distance = places.distances(features)
+    found = [as_float64(features), distance, calibrated(distance, places.spread), places.unknown(distance)]
+    print({(each.device.type, each.dtype) for each in found})
+"""
+
+
 def fake(case: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", SCRIPT, case], capture_output=True, text=True, check=False)
+
+
+def test_routing_goes_to_the_cpu_where_a_device_has_no_float64() -> None:
+    found = subprocess.run([sys.executable, "-c", WITHOUT_FLOAT64], capture_output=True, text=True, check=False)
+    assert found.stdout == "MPS has no float64\n{('cpu', torch.float64)}\n", found.stderr
 
 
 def test_every_site_stays_on_the_device() -> None:

@@ -239,6 +239,46 @@ def test_predict_in_every_format(place: Place, tmp_path: Path) -> None:
     assert document(*ways, "--batch-size", 1)["predictions"] == found["predictions"]
 
 
+def test_what_is_unknown_to_a_domain_of_one_image_is_not_made_up(place: Place, tmp_path: Path) -> None:
+    picture = tmp_path / "single" / "bar" / "000.png"
+    picture.parent.mkdir(parents=True)
+    shutil.copy(place.data / "red" / "bar" / "000.png", picture)
+    model = tmp_path / "model"
+    done("learn", model, tmp_path / "single", "--backbone", place.vit, "--test-share", 0, *LEARN)
+    (row,) = document("predict", model, picture, "--backbone", place.vit)["predictions"]
+    assert (row["experts"], row["unknown"]) == (1, None)
+
+
+QUIET = """
+from dataclasses import replace
+from bpg.methods.bpg import BPG
+
+
+class Quiet(BPG):
+    method = "quiet"
+
+    def forward(self, images):
+        return replace(super().forward(images), unknown=None)
+"""
+
+
+def test_a_method_that_routes_need_not_say_what_is_unknown(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "quiet.py").write_text(QUIET)
+    info = tmp_path / "quiet-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: quiet\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[bpg.methods]\nquiet = quiet:Quiet\n")
+    known = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    model, picture = tmp_path / "model", place.data / "red" / "bar" / "000.png"
+    settings = (*LEARN, "--set", "optimisation.epochs=1")
+    done("learn", model, place.data / "red", "--method", "quiet", "--backbone", place.vit, *settings, **known)
+    ways = ("predict", model, picture, "--backbone", place.vit)
+    assert document(*ways, **known)["predictions"][0]["unknown"] is None
+    (row,) = csv.DictReader(io.StringIO(done(*ways, "--csv", **known)))
+    assert (row["weight:red"], row["experts"], row["unknown"]) == ("1.0", "1", "")
+    assert done(*ways, **known).splitlines()[1].split("\t")[-2:] == ["1", "-"]
+
+
 def test_predict_refuses_in_sentences(place: Place, tmp_path: Path) -> None:
     ways = ("--backbone", place.vit)
     assert "there is no" in refused("predict", place.model, tmp_path / "gone.png", *ways)
@@ -258,7 +298,7 @@ def test_predict_refuses_in_sentences(place: Place, tmp_path: Path) -> None:
     assert "another backbone" in refused("predict", place.model, picture, "--backbone", other, code=1)
 
 
-def test_evaluate_tests_on_what_was_held_out(place: Place) -> None:
+def test_evaluate_tests_on_what_was_held_out(place: Place, tmp_path: Path) -> None:
     found = document("evaluate", place.model, place.data, "--backbone", place.vit, "--compare")
     rows = {(row["way"], row["test"]): row for row in found["tests"]}
     held = {name: len(sides.test or ()) for name, sides in read_folder(place.data).domains.items()}
@@ -268,6 +308,12 @@ def test_evaluate_tests_on_what_was_held_out(place: Place) -> None:
         assert rows[way, "all"]["correct"] == sum(rows[way, name]["correct"] for name in held)
         assert rows[way, "red"]["accuracy"] > 50
         assert sum(cell["total"] for cell in rows[way, "red"]["classes"].values()) == held["red"]
+    toy_folder(tmp_path, ("red", "blue", "green"), count=4)
+    unseen = bpg("evaluate", place.model, tmp_path, "--backbone", place.vit, "--compare", "--test-share", 1)
+    lines = [line.split("\t") for line in unseen.stdout.splitlines()]
+    assert [line[1] for line in lines if line[0] == "oracle"] == ["blue", "red"]
+    assert [line[4] for line in lines if line[1] == "all"] == ["36"] * 3
+    assert "the model has no expert for green: the oracle is left out there and over all" in unseen.stderr
     text = bpg("evaluate", place.model, place.data / "red", "--backbone", place.vit, "--test-share", 1)
     header, row = (line.split("\t") for line in text.stdout.splitlines())
     assert header == ["test", "accuracy", "correct", "total", "domain_found", "experts"]
@@ -286,6 +332,14 @@ def test_faster_answers_say_what_they_cost(place: Place, copy: Path) -> None:
     assert all(row["images_per_second"] > 0 and 0 < row["agreement"] <= 100 for row in rows)
     assert next(row["experts"] for row in rows if row["choice"] == "max_experts 1") == 1
     before = document("inspect", copy)["digest"]
+    red = ("tune-routing", copy, "--data", place.data / "red", *ways)
+    blind = refused(*red, "--save")
+    assert "images of blue, red, in folders of these names" in blind
+    assert "none of blue" in blind
+    assert not (copy / "answering.json").exists()
+    only_told = bpg(*red)
+    assert "Worth taking: route_depth" in only_told.stdout
+    assert "there are no images of blue" in only_told.stderr
     tuned = document("tune-routing", copy, "--data", place.data, "--save", *ways)
     assert tuned["route_depth"] in (0, 1)
     assert json.loads((copy / "answering.json").read_text()) == {"route_depth": tuned["route_depth"]}
@@ -353,6 +407,24 @@ def test_merge_gives_the_model_that_learned_all(place: Place, tmp_path: Path) ->
     assert "different settings" in refused("merge", tmp_path / "both", tmp_path / "other", code=1)
     assert "there is no model" in refused("merge", tmp_path / "both", tmp_path / "gone", code=1)
     assert model_files(tmp_path / "both") == model_files(place.model)
+
+
+def test_forget_and_merge_leave_how_a_model_answers(place: Place, copy: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(copy, tmp_path / "other")
+    own, others = b'{"max_experts": 1, "route_depth": 1}\n', b'{"route_depth": 0}\n'
+    (copy / "answering.json").write_bytes(own)
+    (other / "answering.json").write_bytes(others)
+    done("forget", copy, "blue")
+    done("forget", other, "red")
+    assert (copy / "answering.json").read_bytes() == own
+    done("merge", copy, other)
+    assert (copy / "answering.json").read_bytes() == own
+    assert (other / "answering.json").read_bytes() == others
+    model = load(copy, backbone=str(place.vit))
+    assert isinstance(model, BPG)
+    assert (model.domains, model.way.route_depth, model.way.max_experts) == (("blue", "red"), 1, 1)
+    done("merge", tmp_path / "new", copy, other)  # nobody has said how a new one answers
+    assert not (tmp_path / "new" / "answering.json").exists()
 
 
 def test_a_model_whose_domains_share_parameters_is_not_taken_apart(place: Place, tmp_path: Path) -> None:

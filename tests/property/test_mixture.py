@@ -16,7 +16,7 @@ from bpg.backbones.survey import ScatterSum
 from bpg.capacity import MAX_RANK, allocate, solve_budget
 from bpg.errors import WrongUse
 from bpg.mixture import FUSIONS, mix, mixture_weights
-from bpg.prototypes import LEVELS, Place, prototypes
+from bpg.prototypes import LEVELS, Place, located, prototypes
 from bpg.routing import Places, calibrated, hard, oracle, soft, survivors
 from bpg.separability import between_within, separability
 
@@ -208,6 +208,25 @@ def test_fusion_lets_nobody_vote_on_what_they_never_saw(seed: int, fusion: str, 
             else:
                 wanted = sum(w * y for w, y in votes) / sum(w for w, _ in votes) * weights[row].sum()
             assert mixed[row, c] == pytest.approx(float(wanted), rel=1e-9)
+
+
+@pytest.mark.parametrize("few", [1, 2])
+def test_a_domain_of_too_few_images_does_not_say_what_is_usual(few: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 4, generator=generator, dtype=torch.float64)
+    many, small = located(x, k=2), located(x[:few] + 100, k=2)
+    assert not small.varies
+    assert Places([small, many]).spread == Places([many]).spread > 0
+    z = torch.cat([x, x + 100, x + 60, x - 50])  # nearest to many, to few, to few, to many
+    both = Places([small, many])
+    found, alone = both.unknown(both.distances(z)), Places([many]).unknown(Places([many]).distances(z))
+    assert found[40:120].isnan().all()
+    assert_close(found[:40], alone[:40])
+    assert (found[:40] < 1).any()
+    assert (found[120:] == 1).all()
+    nobody = Places([small])
+    assert nobody.spread == 0
+    assert nobody.unknown(nobody.distances(z)).isnan().all()
 
 
 def test_the_oracle_is_told() -> None:

@@ -21,6 +21,7 @@ from bpg.data.transforms import Preprocessing
 from bpg.errors import DeviceError, ModelError, WrongUse
 from bpg.experts.expert import Expert, ExpertSettings, parameter_count
 from bpg.methods.base import prepared
+from bpg.methods.parts.ways import ORACLE, Way
 from bpg.metrics import Counts, average_accuracy
 from bpg.randomness import generator_of
 from bpg.store import history, load_state
@@ -382,6 +383,17 @@ def test_ways_that_do_not_exist() -> None:
             model(**options)
     with pytest.raises(DeviceError, match="half arithmetic is for another kind of device.*a backbone on cuda"):
         model(arithmetic="half")
+
+
+def test_an_oracle_that_is_not_told_says_so_whatever_domains_are_called(stream: DomainStream) -> None:
+    learner = model(optimisation=FAST | {"epochs": 1})
+    learner.learn(Domain("None", stream.domains[0].train))
+    images = torch.randn(2, 3, 32, 32)
+    assert learner.oracle(images, "None").experts.tolist() == [1, 1]
+    with pytest.raises(WrongUse, match="the oracle is not told the domain"):
+        learner.compare(images, [Way(ORACLE)])
+    with pytest.raises(WrongUse, match="no domain is called 'Nome'.*Did you mean None"):
+        learner.oracle(images, "Nome")
 
 
 def test_an_expert_begins_as_the_plain_backbone() -> None:

@@ -10,7 +10,7 @@ import torch
 
 import bpg.errors
 from bpg.backbones.vit import ViTConfig
-from bpg.compute import available_cores, choose_device, set_threads
+from bpg.compute import as_float64, available_cores, choose_device, float64_device, set_threads
 from bpg.config import parse
 from bpg.errors import BPGError, DeviceError, SettingsError, WrongUse
 
@@ -58,6 +58,12 @@ def test_devices() -> None:
         choose_device("cuda:99")
     with pytest.raises(DeviceError, match="there is no device xpu"):
         choose_device("xpu")
+
+
+def test_float64_is_computed_where_there_is_one() -> None:
+    assert float64_device(torch.device("cuda:1")) == torch.device("cuda:1")
+    assert float64_device(torch.device("mps:0")) == torch.device("cpu")
+    assert as_float64(torch.ones(1)).dtype == torch.float64
 
 
 def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,10 @@ data = Benchmark("shapes", "drawn shapes", "CC0-1.0", "drawn when asked for", re
 def nearest_two(distance, spread):
     kept = distance <= distance.kthvalue(min(2, distance.shape[1]), dim=1, keepdim=True).values
     return kept.double() / kept.sum(dim=1, keepdim=True)
+
+
+def spreadless(distance):
+    return torch.softmax(-distance, dim=1)
 """
 METADATA = {
     "METADATA": "Metadata-Version: 2.1\nName: bpg-plugin\nVersion: 1.0\n",
@@ -54,6 +58,7 @@ shapes = bpg_plugin:data
 
 [bpg.routers]
 nearest_two = bpg_plugin:nearest_two
+spreadless = bpg_plugin:spreadless
 """,
 }
 USE = """
@@ -61,6 +66,7 @@ import sys
 from pathlib import Path
 import bpg
 from bpg.errors import PluginError
+from bpg.methods.parts.ways import Way
 from bpg.registry import BACKBONES, DATASETS, METHODS, ROUTERS
 assert {"mine", "bpg", "broken"} <= set(METHODS), list(METHODS)
 shapes = DATASETS["shapes"]
@@ -70,12 +76,18 @@ fast = {"epochs": 1, "batch_size": 8}
 model = METHODS["mine"](backbone, rank=2, optimisation=fast, router="nearest_two")
 for domain in stream.domains:
     model.learn(domain)
-found = model.forward(backbone.prepare(__import__("torch").zeros(3, 40, 40, dtype=__import__("torch").uint8))[None])
+images = backbone.prepare(__import__("torch").zeros(3, 40, 40, dtype=__import__("torch").uint8))[None]
+found = model.forward(images)
 assert found.experts.tolist() == [2], found
-try:
-    METHODS["broken"]
-except PluginError as error:
-    print(error)
+for use in (
+    lambda: METHODS["broken"],
+    lambda: METHODS["mine"](backbone, rank=2, router="spreadless"),
+    lambda: model.compare(images, [Way("spreadless")]),
+):
+    try:
+        use()
+    except PluginError as error:
+        print(error)
 """
 
 
@@ -97,6 +109,8 @@ def test_a_plugin_of_each_kind_is_found_and_used(plugin: Path) -> None:
     assert found.returncode == 0, found.stderr
     assert "the method broken cannot be loaded" in found.stdout
     assert "bpg_plugin_that_is_gone" in found.stdout
+    wanted = "the router spreadless cannot be called: wanted a function of (distance, spread), came too many positional"
+    assert found.stdout.count(wanted) == 2  # when it is chosen, and when it is used
 
 
 def test_two_owners_of_a_name_are_an_error(plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -334,3 +336,16 @@ def test_batch_size_order_and_mates_change_no_feature(variant: str) -> None:
     for size in (1, 5, 7):
         pieces = torch.cat([backbone.embed(piece) for piece in images.split(size)])
         assert (pieces - together).abs().max() < 1e-6
+
+
+def test_a_pass_holds_no_layer_longer_than_the_next_one_needs() -> None:
+    vit = ViT(small_config()).requires_grad_(False)
+    made: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+    for block in vit.blocks:
+        block.register_forward_pre_hook(lambda *_: alive.append(sum(made_by() is not None for made_by in made)))
+        block.register_forward_hook(lambda _block, _given, output: made.append(weakref.ref(output)))
+    side = vit.config.image_size
+    vit.finish(vit.embed(torch.zeros(2, 3, side, side)))
+    assert len(alive) >= 3
+    assert max(alive) == 1

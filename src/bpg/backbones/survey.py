@@ -66,7 +66,7 @@ class ScatterSum:
 
     def add(self, features: Tensor, labels: Tensor) -> None:
         """Count `features` (n, d) of classes `labels` (n,) in."""
-        x = features.double().cpu()
+        x = features.cpu().double()
         if self._shifts is None:
             self._shifts = torch.zeros(len(self._counts), x.shape[1], dtype=torch.float64)
             self._sums = torch.zeros_like(self._shifts)

@@ -235,13 +235,12 @@ class ViT(nn.Module):
 
     def encode(self, embedded: Tensor, tuning: Tuning = PLAIN) -> Tensor:
         """Tokens (B, n, d) after the last block, before the last norm; added tokens stand last."""
-        *_, encoded = self.layers(embedded, tuning)
-        return encoded
+        return _last(self.layers(embedded, tuning))
 
     def finish(self, embedded: Tensor, tuning: Tuning = PLAIN) -> Tensor:
         """What `read` makes of `encode`, within rounding; the last block works for the tokens that are read alone."""
         read = self._readout(tuning)
-        *_, encoded = self.layers(embedded, tuning, read=read)
+        encoded = _last(self.layers(embedded, tuning, read=read))
         return self._finished(encoded[:, 0] if tuning.readout == "class" else encoded, tuning)
 
     def layers(self, embedded: Tensor, tuning: Tuning = PLAIN, *, read: slice | None = None) -> Iterator[Tensor]:
@@ -325,6 +324,13 @@ def resize_positions(position: Tensor, *, specials: int, grid: int) -> Tensor:
     square = patches.float().T.reshape(1, -1, old, old)
     resized = F.interpolate(square, (grid, grid), mode="bicubic", antialias=True)
     return torch.cat([kept, resized[0].flatten(1).T.to(position.dtype)])
+
+
+def _last(layers: Iterator[Tensor]) -> Tensor:
+    """What comes last; nothing before it is held any longer than it must be."""
+    for encoded in layers:  # noqa: B007
+        pass
+    return encoded
 
 
 def _changed(output: Tensor, given: Tensor, change: Part | None) -> Tensor:

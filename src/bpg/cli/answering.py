@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -22,7 +23,6 @@ from bpg.errors import WrongUse
 from bpg.experiments.evaluation import evaluate, own_way, ways_of
 from bpg.experiments.profile import choices, profile, recommended
 from bpg.methods.base import Learner, Routable, is_routable, load, prepared
-from bpg.methods.parts.pool import Pooled
 from bpg.progress import counted
 from bpg.registry import METHODS
 from bpg.store import answering, method_of, set_answering
@@ -65,8 +65,8 @@ def predict_files(
                     weights = zip(domains, answer.domain_weights[place].tolist(), strict=True)
                     row["domain_weights"] = {name: round(weight, 4) for name, weight in weights}
                     row["experts"] = int(answer.experts[place])
-                if answer.unknown is not None:
-                    row["unknown"] = round(float(answer.unknown[place]), 4)
+                    unknown = float(answer.unknown[place]) if answer.unknown is not None else math.nan
+                    row["unknown"] = None if math.isnan(unknown) else round(unknown, 4)
                 rows.append(row)
             tell(len(rows), len(images))
     if common.json:
@@ -76,8 +76,8 @@ def predict_files(
         tail = [*(f"weight:{name}" for name in domains), "experts", "unknown"] if domains else []
         out.writerow(["file", "label", "probability", *tail])
         for row in rows:
-            out.writerow([row["file"], row["label"], row["probability"], *row.get("domain_weights", {}).values()]
-                         + ([row["experts"], row["unknown"]] if domains else []))  # fmt: skip
+            told = [*row["domain_weights"].values(), row["experts"], row["unknown"]] if domains else []
+            out.writerow([row["file"], row["label"], row["probability"], *told])
     else:
         columns = ["file", "label", "probability", *(["domains", "experts", "unknown"] if domains else [])]
         print_table([row | {"domains": _spoke(row)} for row in rows], columns=columns)
@@ -109,6 +109,9 @@ def evaluate_model(
         _print_profile(common, model, tests, batch_size)
         return
     ways = ways_of(model) if compare else own_way(model)
+    strange = [test.name for test in tests if test.domain not in _domains(model)]
+    if strange and "oracle" in ways:
+        common.say(f"note: the model has no expert for {', '.join(strange)}: the oracle is left out there and over all")
     with common.bar("evaluate") as show:
         tallies = evaluate(model, tests, ways=ways, batch_size=batch_size, progress=show)
     rows = []
@@ -129,7 +132,7 @@ def evaluate_model(
                 }
             )
         correct, total = sum(t.correct for t in of_way), sum(t.total for t in of_way)
-        if len(of_way) > 1:
+        if 1 < len(of_way) == len(tests):  # the oracle's, over some of them, would not compare
             pooled = {"way": way, "test": "all", "correct": correct, "total": total, "accuracy": 100 * correct / total}
             rows.append(pooled | {"domain_found": None, "experts": None, "classes": {}})
     if common.json:
@@ -157,8 +160,15 @@ def tune_routing(
     found = open_folder(common, images, name=name, test_share=test_share)
     model = open_model(folder, backbone, device, {})
     tests, _ = _tests(common, found, images, test_share, strict)
-    routed = _pooled(model)
+    routed = _routable(model)
     missing = sorted(set(routed.domains) - {test.domain for test in tests})
+    if missing and save:
+        raise WrongUse(
+            "what would be kept with the model is chosen blindly for some of its domains",
+            wanted=f"images of {', '.join(routed.domains)}, in folders of these names",
+            came=f"none of {', '.join(missing)}",
+            remedy="Add them to --data, or leave --save out.",
+        )
     if missing:
         common.say(f"note: there are no images of {', '.join(missing)}: what follows says nothing of them")
     exact = choices(routed)["exact"]
@@ -230,7 +240,7 @@ def _tests(
 
 
 def _print_profile(common: Common, model: Learner, tests: Sequence[TestSet], batch_size: int) -> None:
-    routed = _pooled(model)
+    routed = _routable(model)
     with common.bar("profile") as show:
         rows = profile(routed, tests, choices(routed), batch_size=batch_size, progress=show)
     if common.json:
@@ -239,15 +249,15 @@ def _print_profile(common: Common, model: Learner, tests: Sequence[TestSet], bat
         print_table([row.as_dict() for row in rows], columns=list(rows[0].as_dict()))
 
 
-def _pooled(model: Learner) -> Pooled:
-    if not is_routable(type(model)):
+def _routable(model: Learner) -> Routable:
+    if not isinstance(model, Routable):
         raise WrongUse(
             f"a model of {model.method} has no experts to choose from",
             wanted="a model that routes",
             came=model.method,
             remedy="`bpg evaluate` says how good it is.",
         )
-    return cast(Pooled, model)
+    return model
 
 
 def _domains(model: Learner) -> tuple[str, ...]:

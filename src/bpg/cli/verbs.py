@@ -241,7 +241,7 @@ def tune_routing(
     """Find out how early a model can tell its domains apart: the sooner, the faster its answers.
 
     A model keeps what it needs to route at several depths of the backbone. Which one is worth taking is measured here,
-    on images of all its domains that it did not learn from.
+    on images of all its domains that it did not learn from. --save needs images of every one of them.
 
     Examples:
 
@@ -483,6 +483,35 @@ def verify_benchmark(
 
     if not print_verified(common, name, root):
         raise typer.Exit(1)
+
+
+@verb
+def bench(
+    common: Common,
+    parts: Annotated[list[str] | None, typer.Argument(metavar="[PART]...", help="Which parts; all if none.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write performance.md, its figures and the numbers as JSON into this folder.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How often everything is measured, in turns.")] = 7,
+    backbone: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The shape to measure with, in the place of ViT-B and DeiT-Tiny.")
+    ] = None,
+) -> None:
+    """Measure how fast bpg is on this machine, as ratios to what people would use instead.
+
+    The parts: engine, domains, batches, choices, training, data, growth-domains, growth-batches, growth-ranks,
+    growth-images. Each takes minutes on a CPU and is kept as it ends. timm and peft are measured beside it where they
+    are installed. Nothing is downloaded: weights are random.
+
+    Examples:
+
+      bpg bench engine --backbone bpg-vit-nano --rounds 3
+
+      bpg bench --out docs
+    """
+    from bpg.cli.bench import run_bench
+
+    run_bench(common, parts or [], out, rounds, backbone)
 
 
 @verb

@@ -108,7 +108,7 @@ def training_batch(
 def evaluation(image: Tensor, wanted: Preprocessing) -> Tensor:
     """What the backbone sees of `image` (3, H, W) uint8: resized, cropped, normalised, (3, size, size) float32."""
     _check_pixels(image)
-    image = _resized(image, wanted)
+    image = resized(image, wanted)
     top, left = (round((side - wanted.size) / 2) for side in image.shape[-2:])
     image = image[:, top : top + wanted.size, left : left + wanted.size]
     out = torch.empty(image.shape)
@@ -135,7 +135,7 @@ def _draw(image: Tensor, wanted: Preprocessing, augmentation: Augmentation, gene
 def _crop(image: Tensor, box: tuple[int, int, int, int], wanted: Preprocessing, augmentation: Augmentation) -> Tensor:
     """The part of `image` in `box`, (3, size, size) uint8."""
     if augmentation.crop == "shifted":
-        image = _resized(image, wanted)
+        image = resized(image, wanted)
     top, left, height, width = box
     image = image[:, top : top + height, left : left + width]
     if (height, width) == (wanted.size, wanted.size):
@@ -145,15 +145,15 @@ def _crop(image: Tensor, box: tuple[int, int, int, int], wanted: Preprocessing, 
     return F.interpolate(image[None], (wanted.size, wanted.size), mode=wanted.interpolation, antialias=True)[0]
 
 
-def _resized(image: Tensor, wanted: Preprocessing) -> Tensor:
+def resized(image: Tensor, wanted: Preprocessing) -> Tensor:
     """`image` with its shorter side as long as the crop is cut from, or squashed to a square of that side."""
     if wanted.crop == "center":
         image = _not_too_thin(image)
-    resized = _resized_sides(image.shape[-2], image.shape[-1], wanted)
-    if resized == image.shape[-2:]:
+    sides = _resized_sides(image.shape[-2], image.shape[-1], wanted)
+    if sides == image.shape[-2:]:
         return image
     # uint8 in, uint8 out: the filter Pillow uses, at twice its speed
-    return F.interpolate(image[None], resized, mode=wanted.interpolation, antialias=True)[0]
+    return F.interpolate(image[None], sides, mode=wanted.interpolation, antialias=True)[0]
 
 
 def _resized_sides(height: int, width: int, wanted: Preprocessing) -> tuple[int, int]:

@@ -66,9 +66,8 @@ def ways_of(model: Learner) -> dict[str, Way]:
     """The ways a model is measured in, its own first: where it has experts to choose from, all of STANDARD."""
     if not isinstance(model, Routable):
         return {OWN: Way()}
-    own: Way = model.way  # type: ignore[attr-defined]
-    same = [name for name, way in STANDARD.items() if way == own]
-    first = {same[0] if same else str(own): own}
+    same = [name for name, way in STANDARD.items() if way == model.way]
+    first = {same[0] if same else str(model.way): model.way}
     return first | {name: way for name, way in STANDARD.items() if name not in first}
 
 

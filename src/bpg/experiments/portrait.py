@@ -28,10 +28,11 @@ def portrait(model: Learner, tests: Sequence[TestSet], root: Path) -> dict[str, 
     return {"answers": [answer for test in tests for answer in _answers(model, test, root)], "map": _map(model, tests)}
 
 
-def _answers(model: Any, test: TestSet, root: Path) -> list[dict[str, Any]]:
+def _answers(model: Routable, test: TestSet, root: Path) -> list[dict[str, Any]]:
     images = _spread(test.images, test.name, ANSWERS)
     (batch,) = prepared(model.backbone, images, len(images))
     (answer,) = model.compare(batch, list(own_way(model).values()))
+    assert answer.domain_weights is not None  # it has experts
     found = []
     for place, (path, label) in enumerate(zip(images.paths, images.labels, strict=True)):
         best = int(answer.log_probs[place].argmax())
@@ -49,14 +50,14 @@ def _answers(model: Any, test: TestSet, root: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _map(model: Any, tests: Sequence[TestSet]) -> dict[str, Any]:
+def _map(model: Routable, tests: Sequence[TestSet]) -> dict[str, Any]:
     """Frozen features and prototypes, seen so that the domains' centres lie as far apart as they can."""
     features = {}
     for test in tests:
         images = _spread(test.images, test.name, POINTS)
-        batches = [model.embed(batch).double().cpu() for batch in prepared(model.backbone, images, 32)]
+        batches = [model.embed(batch).cpu().double() for batch in prepared(model.backbone, images, 32)]
         features[test.name] = torch.cat(batches)
-    centres = {name: centre.double().cpu() for name, centre in zip(model.domains, model.prototypes, strict=True)}
+    centres = {name: centre.cpu().double() for name, centre in zip(model.domains, model.prototypes, strict=True)}
     middle = torch.stack([centre.mean(dim=0) for centre in centres.values()])
     origin = middle.mean(dim=0)
     everything = torch.cat([*features.values(), *centres.values()])

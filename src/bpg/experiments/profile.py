@@ -14,8 +14,7 @@ from torch import Tensor
 
 from bpg.backbones.faster import Arithmetic
 from bpg.data.domain import TestSet
-from bpg.methods.base import prepared
-from bpg.methods.parts.pool import Pooled
+from bpg.methods.base import Routable, prepared
 from bpg.methods.parts.ways import Way
 from bpg.progress import Progress, counted
 from bpg.routing import stops
@@ -40,7 +39,7 @@ class Profile:
         return asdict(self)
 
 
-def choices(model: Pooled) -> dict[str, Way]:
+def choices(model: Routable) -> dict[str, Way]:
     """The exact answer, then what trades some of it for speed."""
     exact = replace(model.way, route_depth=0, max_experts=None, arithmetic="exact")
     device = model.backbone.device.type
@@ -58,7 +57,7 @@ def choices(model: Pooled) -> dict[str, Way]:
 
 
 def profile(
-    model: Pooled,
+    model: Routable,
     tests: Sequence[TestSet],
     choices: Mapping[str, Way],
     *,

@@ -22,6 +22,7 @@ from bpg.data.images import ImageSet
 from bpg.data.transforms import Preprocessing
 from bpg.errors import ModelError, UnknownName, WeightsNotFound, WrongUse
 from bpg.methods.parts.identity import as_json, check_backbone, identity
+from bpg.methods.parts.ways import Way
 from bpg.progress import Progress, counted
 from bpg.registry import METHODS
 from bpg.store import Learned, State, digest_of, load_state, method_of, save_state
@@ -224,8 +225,10 @@ class Learner(Protocol):
 
 
 @runtime_checkable
-class Routable(Protocol):
+class Routable(Learner, Protocol):
     """Has experts that can be forced one by one, so that router and fusion are arguments."""
+
+    way: Way  # it answers in by itself; no part of what is learned, and may change at any time
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -245,7 +248,7 @@ class Routable(Protocol):
         """Logits (B, C_t) of the expert's own classes, whoever it is for."""
         ...
 
-    def compare(self, images: Tensor, ways: Sequence[Any], *, true: str | None = None) -> list[Prediction]:
+    def compare(self, images: Tensor, ways: Sequence[Way], *, true: str | None = None) -> list[Prediction]:
         """The answers under several routers and fusions; `true` is the domain, which the oracle alone is told."""
         ...
 

@@ -12,6 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from bpg.compute import as_float64
 from bpg.config import settings
 from bpg.data.batches import Batches
 from bpg.data.domain import Domain
@@ -68,7 +69,7 @@ class FineTune(Learner):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Prediction:
         logits = self._head(self._net(images))
-        return Prediction(torch.log_softmax(logits.double(), dim=1), None, torch.ones(len(images), dtype=torch.long))
+        return Prediction(torch.log_softmax(as_float64(logits), dim=1), None, torch.ones(len(images), dtype=torch.long))
 
     def state(self) -> State:
         shared = {f"net/{name}": tensor for name, tensor in self._net.state_dict().items()}

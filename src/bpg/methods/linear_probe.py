@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from bpg.backbones.backbone import FINISHED, Backbone
 from bpg.backbones.survey import Survey
 from bpg.backbones.tuning import PLAIN, Tuning
+from bpg.compute import as_float64
 from bpg.config import settings
 from bpg.data.batches import FeatureBatches
 from bpg.data.domain import Domain
@@ -84,7 +85,7 @@ class SequentialProbe(Learner):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Prediction:
         logits = self._head(scaled(self.backbone.embed(images)))
-        return Prediction(torch.log_softmax(logits.double(), dim=1), None, torch.ones(len(images), dtype=torch.long))
+        return Prediction(torch.log_softmax(as_float64(logits), dim=1), None, torch.ones(len(images), dtype=torch.long))
 
     def state(self) -> State:
         return self.make_state(shared=dict(self._head.state_dict()), facts={"classes": list(self.classes)})

@@ -30,13 +30,14 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """Lines by name, over a common scale from 0."""
+    """Lines by name, over a common scale: from 0, if it is not logarithmic."""
 
     title: str
     lines: Mapping[str, Sequence[tuple[float, float]]]
     what: str = "loss"  # up
     over: str = "steps"  # across
     top: float | None = None  # of the scale; the highest value if not given
+    log: str = ""  # "x", "y" or "xy": the axes that are logarithmic
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,9 @@ from html import escape
 from importlib.resources import files
 
 from bpg.report.blocks import Answers, Block, Cell, Curves, Heat, Page, Pictures, Scatter, Section, Table, shown
+from bpg.report.figure import HEIGHT, WIDTH, chart, colour
 
-WIDTH, HEIGHT, LEFT, BOTTOM = 640, 220, 44, 24  # of a chart, in its own units
 MAP_HEIGHT = 420
-FEW = 20  # points of a line that are shown each by itself
-COLOURS = ("#2563eb", "#d97706", "#059669", "#db2777", "#7c3aed", "#64748b", "#0891b2", "#ca8a04", "#dc2626", "#4d7c0f")
 
 
 def html(page: Page) -> str:
@@ -95,47 +93,19 @@ def _heat_cell(value: float | None) -> str:
 
 
 def _curves(block: Curves) -> str:
-    """Lines over a common scale from 0, with a legend in words."""
-    across = max((x for points in block.lines.values() for x, _ in points), default=1.0) or 1.0
-    up = block.top or max((y for points in block.lines.values() for _, y in points), default=1.0) or 1.0
-
-    def place(x: float, y: float) -> str:
-        return f"{LEFT + (WIDTH - LEFT - 8) * x / across:.1f},{8 + (HEIGHT - BOTTOM - 8) * (1 - y / up):.1f}"
-
-    lines = "".join(
-        f'<polyline fill="none" stroke="{_colour(i)}" stroke-width="1.8" '
-        f'points="{" ".join(place(x, y) for x, y in points)}"/>'
-        for i, points in enumerate(block.lines.values())
-    )
-    lines += "".join(
-        f'<circle cx="{at[0]}" cy="{at[1]}" r="3" fill="{_colour(i)}"/>'
-        for i, points in enumerate(block.lines.values())
-        for x, y in (points if len(points) <= FEW else ())
-        if (at := place(x, y).split(","))
-    )
-    floor, right = HEIGHT - BOTTOM, WIDTH - 8
-    frame = (
-        f'<path d="M{LEFT} 8V{floor}H{right}" fill="none" stroke="currentColor" stroke-opacity=".4"/>'
-        f'<text x="{LEFT - 6}" y="14" text-anchor="end">{up:.3g}</text>'
-        f'<text x="{LEFT - 6}" y="{floor}" text-anchor="end">0</text>'
-        f'<text x="{right}" y="{HEIGHT - 6}" text-anchor="end">{across:.0f} {escape(block.over)}</text>'
-    )
+    """Lines over a common scale, with a legend in words."""
     title = escape(block.title)
     return (
         f'<h3>{title}</h3><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(block.what)}: {title}">'
-        f"{frame}{lines}</svg>{_legend(block.lines)}"
+        f"{chart(block)}</svg>{_legend(block.lines)}"
     )
 
 
 def _legend(names: Iterable[str]) -> str:
     entries = "".join(
-        f'<li><span style="background:{_colour(place)}"></span>{escape(name)}</li>' for place, name in enumerate(names)
+        f'<li><span style="background:{colour(place)}"></span>{escape(name)}</li>' for place, name in enumerate(names)
     )
     return f'<ul class="legend">{entries}</ul>'
-
-
-def _colour(place: int) -> str:
-    return COLOURS[place % len(COLOURS)]
 
 
 def _scatter(block: Scatter) -> str:
@@ -154,10 +124,10 @@ def _scatter(block: Scatter) -> str:
     parts = []
     for number, name in enumerate(names):
         dots = "".join(f'<circle {place(x, y)} r="3"/>' for x, y in block.points.get(name, ()))
-        parts.append(f'<g fill="{_colour(number)}" fill-opacity=".45">{dots}</g>')
+        parts.append(f'<g fill="{colour(number)}" fill-opacity=".45">{dots}</g>')
     for number, name in enumerate(names):
         rings = "".join(f'<circle {place(x, y)} r="7"/>' for x, y in block.marks.get(name, ()))
-        parts.append(f'<g fill="{_colour(number)}" stroke="currentColor" stroke-width="2">{rings}</g>')
+        parts.append(f'<g fill="{colour(number)}" stroke="currentColor" stroke-width="2">{rings}</g>')
     return (
         f'<h3>{escape(block.title)}</h3><svg viewBox="0 0 {WIDTH} {MAP_HEIGHT}" role="img" '
         f'aria-label="map of the domains: {escape(block.title)}">{"".join(parts)}</svg>{_legend(names)}'
@@ -174,7 +144,7 @@ def _answers(block: Answers) -> str:
         truth = "" if right else f' <span class="off">shows: {escape(answer.true)}</span>'
         bars = "".join(
             f'<div class="bar"><span>{escape(name)}</span><i style="width:{100 * answer.weights[name]:.0f}%;'
-            f'background:{_colour(names.index(name))}"></i><b>{answer.weights[name]:.2f}</b></div>'
+            f'background:{colour(names.index(name))}"></i><b>{answer.weights[name]:.2f}</b></div>'
             for name in names
             if answer.weights.get(name)
         )

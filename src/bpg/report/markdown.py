@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bpg.report.blocks import Answers, Block, Cell, Curves, Heat, Page, Section, Table, shown
 
@@ -10,21 +10,27 @@ BARS = "▁▂▃▄▅▆▇█"
 LINE = 24  # characters of a curve
 
 
-def markdown(page: Page) -> str:
-    """`page` as Markdown. Curves are small lines of bars; pictures and maps are left to the HTML page."""
-    return "\n".join(
-        [f"# {_escaped(page.title)}", "", *(line for section in page.sections for line in _section(section))]
-    )
+def markdown(page: Page, drawn: Mapping[str, str] | None = None) -> str:
+    """`page` as Markdown. Curves are the pictures whose addresses `drawn` gives by title, or small lines of bars;
+    other pictures and maps are left to the HTML page.
+    """
+    lines = [f"# {_escaped(page.title)}", ""]
+    for section in page.sections:
+        lines += _section(section, drawn or {})
+    return "\n".join(lines)
 
 
-def _section(section: Section) -> list[str]:
+def _section(section: Section, drawn: Mapping[str, str]) -> list[str]:
     lines = [f"## {_escaped(section.title)}", ""]
     for sentence in section.text:
         lines += [_escaped(sentence), ""]
     for warning in section.warnings:
         lines += [f"> **{_escaped(warning)}**", ""]
     for block in section.blocks:
-        lines += _block(block)
+        if isinstance(block, Curves) and block.title in drawn:
+            lines += [f"![{_escaped(block.title)}]({drawn[block.title]})", ""]
+        else:
+            lines += _block(block)
     return lines
 
 

@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from bpg.backbones.backbone import FINISHED, Backbone, Probe
 from bpg.backbones.faster import Arithmetic, check_arithmetic, faster
 from bpg.backbones.survey import Survey
+from bpg.compute import float64_device
 from bpg.data.domain import Domain
 from bpg.engine import run_experts
 from bpg.errors import ModelError, PluginError, WrongUse, unknown_name
-from bpg.methods.base import Learner
+from bpg.methods.base import Routable
 from bpg.methods.parts.identity import check_classes
 from bpg.methods.parts.states import joined
-from bpg.methods.parts.ways import ORACLE, WAY_OPTIONS, Way, way_of
+from bpg.methods.parts.ways import ORACLE, WAY_OPTIONS, Way, router_of, way_of
 from bpg.mixture import mix, mixture_weights
 from bpg.prototypes import LEVELS, Place, located
 from bpg.randomness import seed_of
-from bpg.registry import ROUTERS
 from bpg.routing import Places, oracle, stops
 from bpg.store import Learned, State, answering
 from bpg.types import Prediction
@@ -165,7 +165,7 @@ class ExpertPool:
             query=seen.get(FINISHED),
         )
         for way, trust, weight in zip(ways, trusts, weights, strict=True):
-            mixed = mix(logits, weight, known.to(images.device), way.fusion)
+            mixed = mix(logits, weight, known.to(logits.device), way.fusion)
             probe = self.stop(way.route_depth)
             unknown = self.places(probe).unknown(distance[probe]) if way.router != ORACLE else None
             yield Prediction(torch.log_softmax(mixed, dim=1), weight, (weight > 0).sum(dim=1), trust, unknown)
@@ -193,12 +193,19 @@ class ExpertPool:
 
     def _confidence(self, way: Way, images: Tensor, distances: Mapping[Probe, Tensor], true: str | None) -> Tensor:
         if way.router == ORACLE:
-            self[str(true)]  # the oracle must be told a domain that is known
-            place = torch.full((len(images),), self.domains.index(str(true)), device=images.device)
+            if true is None:
+                raise WrongUse(
+                    "the oracle is not told the domain",
+                    wanted="the name of the images' domain",
+                    came="none",
+                    remedy="Give it as `true`, or take another router.",
+                )
+            self[true]  # must be one that is known
+            place = torch.full((len(images),), self.domains.index(true), device=float64_device(images.device))
             return oracle(place, len(self))
         probe = self.stop(way.route_depth)
         distance = distances[probe]
-        confidence: Tensor = ROUTERS[way.router](distance, self.places(probe).spread)
+        confidence = router_of(way.router)(distance, self.places(probe).spread)
         _check_confidence(confidence, distance)
         return confidence
 
@@ -207,14 +214,9 @@ class ExpertPool:
         return logits
 
 
-class Pooled(Learner, Protocol):
-    """A learner whose experts live in a pool: routable and isolated.
+class Pooled(Routable, Protocol):
+    """A learner whose experts live in a pool: routable and isolated. The options of `way_of` make its first way."""
 
-    `way` says who speaks at test time; it is no part of what is learned and may change at any time. The options of
-    `way_of` make the first one.
-    """
-
-    way: Way
     pool: ExpertPool
 
     def __init__(self, backbone: Backbone | str, **options: Any) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 
 from bpg.backbones.faster import ARITHMETICS, Arithmetic
-from bpg.errors import WrongUse, unknown_name
+from bpg.errors import PluginError, WrongUse, unknown_name
 from bpg.mixture import Fusion, check_fusion
 from bpg.registry import ROUTERS
+from bpg.routing import Router
 
 ORACLE = "oracle"
 WAY_OPTIONS = ("mixture", "router", "fusion", "route_depth", "max_experts", "arithmetic")
@@ -50,7 +52,7 @@ def way_of(
         raise unknown_name("mixture", mixture, MIXTURES)
     known = MIXTURES[mixture]
     if router is not None and router != known.router:
-        ROUTERS[router]  # a typo is told before anything is learned
+        router_of(router)  # a typo is told before anything is learned
         known = Way(router)
     if max_experts is not None and (not isinstance(max_experts, int) or max_experts < 1):
         raise WrongUse(
@@ -61,3 +63,18 @@ def way_of(
     found = Way(known.router, fusion or known.fusion, route_depth, max_experts, arithmetic)
     check_fusion(found.fusion)
     return found
+
+
+def router_of(name: str) -> Router:
+    """The router of that name, which can be called as one."""
+    router: Router = ROUTERS[name]
+    try:
+        inspect.signature(router).bind("distance", "spread")
+    except (TypeError, ValueError) as error:  # ValueError: it has no signature to look at
+        raise PluginError(
+            f"the router {name} cannot be called",
+            wanted="a function of (distance, spread)",
+            came=str(error),
+            remedy="Update or remove the package that brings it; a router may leave the spread unused.",
+        ) from error
+    return router

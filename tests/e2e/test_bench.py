@@ -1,0 +1,29 @@
+"""`bpg bench` as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.command import document, done, refused
+
+
+def test_a_part_is_printed_kept_and_drawn(tmp_path: Path) -> None:
+    out = tmp_path / "figures"
+    small = ("--backbone", "bpg-vit-nano", "--rounds", 1)
+    said = done("bench", "domains", *small, "--out", out)
+    assert "64 domains" in said
+    assert said.splitlines()[-1] == str(out / "performance.md")
+    kept = json.loads((out / "performance" / "domains.json").read_text())
+    assert kept["machine"]["best_gigaflops_per_second"] > 0
+    found = document("bench", "growth-ranks", *small)
+    assert [x for x, _ in found["growth-ranks"]["figures"][0]["lines"]["the mixture, 2 experts per image"]] == [
+        4, 16, 64, 256, 1024,
+    ]  # fmt: skip
+
+
+def test_wrong_use_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    assert "growth-images" in refused("bench", "speed")
+    assert "nothing" in refused("bench", "engine", "--backbone", "nothing")
+    (tmp_path / "file").write_text("")
+    assert "a file" in refused("bench", "engine", "--out", tmp_path / "file")

@@ -105,27 +105,6 @@ class Block(nn.Module):
         read: slice | None = None,
     ) -> Tensor:
         """Tokens (B, n, d) after this block; with `read`, those of them alone, and no work for the others."""
-        h, u = self.attend(z, prefix=prefix, branch=branch, delta=delta, causal=causal, read=read)
-        z = self.feed(h, u, delta)
-        if "mlp" in branch:  # eq:vit_layer_adapter
-            z = z + branch["mlp"](u)
-        if "residual" in branch:
-            z = z + branch["residual"](h)
-        if "block" in branch:
-            z = z + branch["block"](z)
-        return z
-
-    def attend(
-        self,
-        z: Tensor,  # (B, n, d)
-        *,
-        prefix: Prefix | None = None,
-        branch: Mapping[Place, Part] = NOTHING,  # type: ignore[assignment]
-        delta: Mapping[Linear, Part] = NOTHING,  # type: ignore[assignment]
-        causal: bool = False,
-        read: slice | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """The first half: tokens (B, n, d) behind the attention, and as the MLP is given them, normalised."""
         u = self.norm1(z)
         mixed = self._attention(u, prefix, delta, causal, read)
         if read is not None:
@@ -133,16 +112,15 @@ class Block(nn.Module):
         h = z + _scaled(mixed, self.scale1)
         if "attention" in branch:
             h = h + branch["attention"](u)
-        return h, self.norm2(h)
-
-    def feed(
-        self,
-        h: Tensor,  # (B, n, d)
-        u: Tensor,
-        delta: Mapping[Linear, Part] = NOTHING,  # type: ignore[assignment]
-    ) -> Tensor:
-        """The second half: tokens (B, n, d) behind the MLP, from the two that `attend` gives."""
-        return h + _scaled(self._mlp(u, delta), self.scale2)
+        u = self.norm2(h)
+        z = h + _scaled(self._mlp(u, delta), self.scale2)
+        if "mlp" in branch:  # eq:vit_layer_adapter
+            z = z + branch["mlp"](u)
+        if "residual" in branch:
+            z = z + branch["residual"](h)
+        if "block" in branch:
+            z = z + branch["block"](z)
+        return z
 
     def _attention(
         self, u: Tensor, prefix: Prefix | None, delta: Mapping[Linear, Part], causal: bool, read: slice | None
@@ -156,9 +134,9 @@ class Block(nn.Module):
             k, v = F.linear(u, self.qkv.weight[width:], self.qkv.bias[width:]).chunk(2, dim=-1)
         q, k, v = _changed(q, asking, delta.get("q")), _changed(k, u, delta.get("k")), _changed(v, u, delta.get("v"))
         if prefix is not None:
-            keys, values = self._project(prefix, delta)
-            k = torch.cat([keys.expand(len(u), -1, -1).to(k.dtype), k], dim=1)
-            v = torch.cat([values.expand(len(u), -1, -1).to(v.dtype), v], dim=1)
+            keys, values = self._project(prefix, delta)  # in a graph, len would stay what it was; a shape does not
+            k = torch.cat([keys.expand(u.shape[0], -1, -1).to(k.dtype), k], dim=1)
+            v = torch.cat([values.expand(u.shape[0], -1, -1).to(v.dtype), v], dim=1)
         mixed = F.scaled_dot_product_attention(self._split(q), self._split(k), self._split(v), is_causal=causal)
         mixed = mixed.transpose(1, 2).flatten(2)
         return _changed(self.proj(mixed), mixed, delta.get("proj"))
@@ -251,7 +229,7 @@ class ViT(nn.Module):
         tuning.check(embedded, depth=self.config.depth)
         z = embedded
         if tuning.tokens is not None:  # z^(0) = [class, patches, p_t]
-            z = torch.cat([z, tuning.tokens.expand(len(z), -1, -1).to(z.dtype)], dim=1)
+            z = torch.cat([z, tuning.tokens.expand(z.shape[0], -1, -1).to(z.dtype)], dim=1)
         if self.pre_norm is not None:
             z = self.pre_norm(z)
         for index, block in enumerate(self.blocks):

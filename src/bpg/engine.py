@@ -2,7 +2,8 @@
 
 The pairs of image and expert stand in one row, those of an expert side by side, and go through the frozen blocks in
 chunks, whoever's they are: a matrix product over the tokens of several images costs less than one for each. What an
-expert adds acts on its own part of the chunk. Patches are embedded once, for all.
+expert adds acts on its own part of the chunk. Patches are embedded once, for all. A backbone that answers through
+graphs has one for each expert: there, every expert has its chunks to itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bpg.backbones.backbone import Backbone
 from bpg.backbones.tuning import PLAIN, Part, Prefix, Tuning, TuningOf
@@ -63,12 +64,17 @@ def run_experts(
     tunings = {expert: experts[expert].tuning() for expert in (weights > 0).any(dim=0).nonzero()[:, 0].tolist()}
     if query is None and not all(isinstance(tuning, Tuning) for tuning in tunings.values()):
         query = backbone.finish(tokens)
-    for shares in _chunks(_shares(weights, tunings, query), _chunk_size(backbone, tokens)):
+    apart = backbone.graphs is not None
+    for shares in _chunks(_shares(weights, tunings, query), _chunk_size(backbone, tokens), apart=apart):
         rows = torch.cat([share.rows for share in shares])
         if query is not None and all(share.tuning is PLAIN for share in shares):
             features = query[rows]
         else:
-            features = backbone.finish(tokens[rows], packed([(share.tuning, len(share.rows)) for share in shares]))
+            tuning = packed([(share.tuning, len(share.rows)) for share in shares])
+            first = experts[shares[0].expert]
+            fixed = tuning is tunings[shares[0].expert]  # not packed, and no prompt of one sample
+            owner = first if fixed and isinstance(first, nn.Module) else None
+            features = backbone.finish(tokens[rows], tuning, owner=owner)
         for share, own in zip(shares, torch.split(features, [len(share.rows) for share in shares]), strict=True):
             logits = experts[share.expert].classify(own, backbone)
             found[share.rows[:, None], share.expert, columns[share.expert].to(found.device)] = as_float64(logits)
@@ -106,11 +112,14 @@ def _shares(weights: Tensor, tunings: Mapping[int, Tuning | TuningOf], query: Te
         yield Share(expert, rows, tuning)
 
 
-def _chunks(shares: Iterator[Share], size: int) -> Iterator[list[Share]]:
-    """Shares that fit into one pass, `size` images at most; those whose tokens stand alike go together."""
+def _chunks(shares: Iterator[Share], size: int, *, apart: bool) -> Iterator[list[Share]]:
+    """Shares that fit into one pass, `size` images at most; those whose tokens stand alike go together.
+
+    With `apart`, no two experts do.
+    """
     alike: dict[object, list[Share]] = {}
     for share in shares:
-        alike.setdefault(_shape(share.tuning), []).append(share)
+        alike.setdefault(share.expert if apart else _shape(share.tuning), []).append(share)
     for same in alike.values():
         chunk: list[Share] = []
         room = size

@@ -327,7 +327,8 @@ def test_faster_answers_say_what_they_cost(place: Place, copy: Path) -> None:
     rows = document("evaluate", copy, place.data, "--profile", *ways)["choices"]
     exact = rows[0]
     assert (exact["choice"], exact["agreement"], exact["time"]) == ("exact", 100, 1)
-    assert {"route_depth 1", "max_experts 1", "max_experts 2"} < {row["choice"] for row in rows}
+    assert {"route_depth 1", "max_experts 1", "max_experts 2", "8-bit", "graph"} < {row["choice"] for row in rows}
+    assert next(row["agreement"] for row in rows if row["choice"] == "graph") == 100
     assert all(row["images_per_second"] > 0 and 0 < row["agreement"] <= 100 for row in rows)
     assert next(row["experts"] for row in rows if row["choice"] == "max_experts 1") == 1
     before = document("inspect", copy)["digest"]

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bpg.backbones.clip import TextTower
+from bpg.backbones.graph import Graphs
 from bpg.backbones.tuning import PLAIN, Tuning, TuningOf
 from bpg.backbones.vit import ViT
 from bpg.compute import PRECISIONS, Precision
@@ -88,6 +89,7 @@ class Backbone(nn.Module):
         self.logit_scale = logit_scale  # already exponentiated: about 100 in trained CLIPs
         self.precision = precision
         self.compiled = False
+        self.graphs: Graphs | None = None  # of passes over tokens, in a copy that answers through them
         self.requires_grad_(False).eval()
 
     @property
@@ -130,10 +132,18 @@ class Backbone(nn.Module):
         with self._autocast():
             return self.vit.embed(images)
 
-    def finish(self, tokens: Tensor, tuning: Tuning = PLAIN) -> Tensor:
-        """`forward` from there on, equal within rounding and a little cheaper."""
-        with self._autocast():
-            return self.vit.finish(tokens, tuning).float()
+    def finish(self, tokens: Tensor, tuning: Tuning = PLAIN, *, owner: nn.Module | None = None) -> Tensor:
+        """`forward` from there on, equal within rounding and a little cheaper.
+
+        `owner` is the frozen expert that never comes with another tuning: where there are graphs, it has its own.
+        """
+
+        def act(tokens: Tensor) -> Tensor:
+            with self._autocast():
+                return self.vit.finish(tokens, tuning).float()
+
+        owner = self if tuning is PLAIN else owner
+        return act(tokens) if self.graphs is None or owner is None else self.graphs.run(act, tokens, owner=owner)
 
     @torch.no_grad()
     def embed(self, images: Tensor) -> Tensor:
@@ -154,6 +164,11 @@ class Backbone(nn.Module):
         check_probes(probes, self.depth)
         if not probes:
             return []
+        if self.graphs is None or whole:
+            return list(self._found(tokens, probes, whole=whole))
+        return list(self.graphs.run(lambda z: self._found(z, probes), tokens, owner=self, key=tuple(probes)))
+
+    def _found(self, tokens: Tensor, probes: Sequence[Probe], *, whole: bool = False) -> tuple[Tensor, ...]:
         found: dict[Probe, Tensor] = {}
         read = None if whole or Probe(self.depth, "moments") in probes else slice(0, 1)
         with self._autocast():
@@ -165,7 +180,7 @@ class Backbone(nn.Module):
                     found[FINISHED] = self.vit.read(z)
                 if len(found) == len(set(probes)):
                     break
-        return [found[probe].float() for probe in probes]
+        return tuple(found[probe].float() for probe in probes)
 
     def class_features(
         self, names: Sequence[str], *, template: str = "a photo of a {}.", context: Tensor | None = None

@@ -1,8 +1,11 @@
-"""Copies of a backbone that answer nearly the same in less time: weights of 8 bits on a CPU, half precision on a GPU.
+"""Copies of a backbone that answer nearly the same in less time: 8-bit weights or a graph on a CPU, half on a GPU.
 
 Weights of 8 bits are rounded once, channel by channel. What goes into a linear map is rounded image by image: no answer
 depends on who else is in the batch. Norms, attention, and all that an expert adds stay in float32, and so does what
 the last block does for the tokens that are read. Half precision is torch's autocast to float16, experts included.
+
+A graph is the exact arithmetic in float32 without Python between one operation and the next, for single images: one
+graph of the pass that routes, one of each expert's. See `bpg.backbones.graph`.
 """
 
 from __future__ import annotations
@@ -15,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from bpg.backbones.backbone import Backbone
+from bpg.backbones.graph import Graphs
 from bpg.errors import DeviceError
 
-Arithmetic = Literal["exact", "8-bit", "half"]
+Arithmetic = Literal["exact", "8-bit", "half", "graph"]
 ARITHMETICS: tuple[str, ...] = get_args(Arithmetic)
 LEVELS = 127  # either way
 
@@ -53,10 +57,13 @@ def faster(backbone: Backbone, arithmetic: Arithmetic) -> Backbone:
     shared = {id(parameter): parameter for parameter in backbone.parameters()}
     copy = deepcopy(backbone, shared)
     copy.compiled = False  # compiled calls are not copied
+    copy.graphs = Graphs() if arithmetic == "graph" else None
     if arithmetic == "half":
         copy.precision = "float16"
         return copy
     copy.precision = "float32"  # what is not rounded to 8 bits is not rounded at all
+    if arithmetic == "graph":
+        return copy
     for block in copy.vit.blocks:
         for name in ("qkv", "proj", "fc1", "fc2"):
             setattr(block, name, EightBitLinear(getattr(block, name)))
@@ -65,11 +72,11 @@ def faster(backbone: Backbone, arithmetic: Arithmetic) -> Backbone:
 
 def check_arithmetic(backbone: Backbone, arithmetic: Arithmetic) -> None:
     """Raise DeviceError for an arithmetic that the backbone's device does not have."""
-    place = {"exact": backbone.device.type, "8-bit": "cpu", "half": "cuda"}[arithmetic]
+    place = {"exact": backbone.device.type, "8-bit": "cpu", "half": "cuda", "graph": "cpu"}[arithmetic]
     if backbone.device.type != place:
         raise DeviceError(
             f"{arithmetic} arithmetic is for another kind of device",
             wanted=f"a backbone on {place}",
             came=str(backbone.device),
-            remedy="8-bit is for CPUs, half for GPUs; leave it out for exact answers.",
+            remedy="8-bit and graph are for CPUs, half for GPUs; leave it out for exact answers.",
         )

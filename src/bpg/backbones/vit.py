@@ -134,9 +134,9 @@ class Block(nn.Module):
             k, v = F.linear(u, self.qkv.weight[width:], self.qkv.bias[width:]).chunk(2, dim=-1)
         q, k, v = _changed(q, asking, delta.get("q")), _changed(k, u, delta.get("k")), _changed(v, u, delta.get("v"))
         if prefix is not None:
-            keys, values = self._project(prefix, delta)
-            k = torch.cat([keys.expand(len(u), -1, -1).to(k.dtype), k], dim=1)
-            v = torch.cat([values.expand(len(u), -1, -1).to(v.dtype), v], dim=1)
+            keys, values = self._project(prefix, delta)  # in a graph, len would stay what it was; a shape does not
+            k = torch.cat([keys.expand(u.shape[0], -1, -1).to(k.dtype), k], dim=1)
+            v = torch.cat([values.expand(u.shape[0], -1, -1).to(v.dtype), v], dim=1)
         mixed = F.scaled_dot_product_attention(self._split(q), self._split(k), self._split(v), is_causal=causal)
         mixed = mixed.transpose(1, 2).flatten(2)
         return _changed(self.proj(mixed), mixed, delta.get("proj"))
@@ -157,7 +157,7 @@ class Block(nn.Module):
         return _changed(self.fc2(hidden), hidden, delta.get("fc2"))
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:-1], self.heads, x.shape[-1] // self.heads).transpose(1, 2)  # (B, heads, n, d / heads)
+        return torch.unflatten(x, -1, (self.heads, -1)).transpose(1, 2)  # (B, heads, n, d / heads)
 
 
 class ViT(nn.Module):
@@ -229,7 +229,7 @@ class ViT(nn.Module):
         tuning.check(embedded, depth=self.config.depth)
         z = embedded
         if tuning.tokens is not None:  # z^(0) = [class, patches, p_t]
-            z = torch.cat([z, tuning.tokens.expand(len(z), -1, -1).to(z.dtype)], dim=1)
+            z = torch.cat([z, tuning.tokens.expand(z.shape[0], -1, -1).to(z.dtype)], dim=1)
         if self.pre_norm is not None:
             z = self.pre_norm(z)
         for index, block in enumerate(self.blocks):

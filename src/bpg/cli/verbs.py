@@ -42,7 +42,8 @@ RouteDepth = Annotated[
 ]
 MaxExperts = Annotated[int | None, typer.Option(min=1, help="At most so many experts speak on an image.")]
 ArithmeticOption = Annotated[
-    str | None, typer.Option("--arithmetic", help="Of the frozen backbone: exact, 8-bit (on a CPU), half (on a GPU).")
+    str | None,
+    typer.Option("--arithmetic", help="Of the frozen backbone: exact, 8-bit or graph (on a CPU), half (on a GPU)."),
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Images at a time; answers do not depend on it.")]
 

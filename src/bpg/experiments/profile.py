@@ -51,6 +51,8 @@ def choices(model: Routable) -> dict[str, Way]:
         rough: Arithmetic = "8-bit" if device == "cpu" else "half"
         found[rough] = replace(exact, arithmetic=rough)
         found |= {f"route_depth {d}, {rough}": replace(exact, route_depth=d, arithmetic=rough) for d in depths}
+    if device == "cpu":
+        found["graph"] = replace(exact, arithmetic="graph")
     return found
 
 

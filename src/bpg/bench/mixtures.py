@@ -34,7 +34,7 @@ WIDTH, CLASSES, PROTOTYPES = 768, 345, 5
 SHARES = (1.2, 2.0, 3.0)  # experts per image
 FEWEST = 5  # images of a measurement: 1.2 experts per image are 6 pairs
 MANY = 64  # domains
-CHOICES: dict[str, tuple[Arithmetic, ...]] = {"cpu": ("8-bit",), "cuda": ("half",)}
+CHOICES: dict[str, tuple[Arithmetic, ...]] = {"cpu": ("8-bit", "graph"), "cuda": ("half",)}
 PLAIN, LOOP = "one plain forward", "the paper's loop: every expert on every image"
 OVER = {PLAIN: "over plain", LOOP: "over the loop"}
 WANTED_OF_LOOP = dict(zip(SHARES, (0.33, 0.45, 0.61), strict=True))

@@ -5,8 +5,9 @@
     python -m benchmarks.mixture WORK --profile pacs-0       what each faster way to answer costs, for a learned cell
 
 A cell's model is learned domain by domain in WORK, so that a stopped run goes on; its figures are a small file in
-docs/results/mixture. Experts are isolated: those of one model serve every order and every number of domains, and every
-rule is worked out from the same logits. PACS and DeiT-Tiny are looked for in $BPG_DATA and $BPG_WEIGHTS.
+docs/results/mixture; after a change of STREAMS, take another WORK. Experts are isolated: those of one model serve every
+order and every number of domains, and every rule is worked out from the same logits. PACS and DeiT-Tiny are looked for
+in $BPG_DATA and $BPG_WEIGHTS.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch import Tensor
 from benchmarks.corruptions import CHANGES, changed
 from bpg.backbones.backbone import FINISHED, Probe
 from bpg.backbones.weights import load_backbone
+from bpg.bench.suite import rounded
 from bpg.data.domain import Domain, TestSet
 from bpg.data.emoji import EMOJI
 from bpg.data.folder import limited, read_folder
@@ -211,7 +213,7 @@ def measure(cell: str, work: Path) -> Measured:
     logits: dict[str, Tensor] = {}
     labels: dict[str, Tensor] = {}
     members, classes = model.pool.members, model.classes
-    columns = [torch.tensor([classes.index(name) for name in member.classes]) for member in members]
+    columns, _ = model.pool.vocabulary()
     for domain, test in domains:
         seen: list[list[Tensor]] = []
         said: list[Tensor] = []
@@ -461,6 +463,9 @@ def main() -> None:
     parser.add_argument("--profile", metavar="CELL")
     given = parser.parse_args()
     every = [f"{name}-{seed}" for seed in SEEDS for name in STREAMS]
+    unknown = sorted({*given.cells, *([given.profile] if given.profile else [])} - set(every))
+    if unknown:
+        parser.error(f"no such cell: {', '.join(unknown)}; there are {', '.join(every)}")
     RESULTS.mkdir(parents=True, exist_ok=True)
     if given.profile:
         _keep(PROFILE, {"cell": given.profile, "choices": profiled(given.profile, given.work)})
@@ -472,15 +477,7 @@ def main() -> None:
 
 
 def _keep(file: Path, found: Any) -> None:
-    file.write_text(json.dumps(_rounded(found), indent=1) + "\n", encoding="utf-8")
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _rounded(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_rounded(inner) for inner in value]
-    return float(f"{value:.5g}") if isinstance(value, float) else value
+    file.write_text(json.dumps(rounded(found), indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

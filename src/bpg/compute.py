@@ -65,6 +65,14 @@ def as_float64(tensor: Tensor) -> Tensor:
     return tensor.to(float64_device(tensor.device)).double()
 
 
+def wait_for_devices() -> None:
+    """Return when everything that was left to a GPU is done: before that, a clock tells nothing."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    elif torch.backends.mps.is_available():
+        torch.mps.synchronize()
+
+
 def set_threads(count: int | None) -> int:
     """Use `count` CPU threads, and say how many that is. When None, as many as $OMP_NUM_THREADS, or as cores."""
     if count is not None and not 1 <= count <= MOST_THREADS:

@@ -62,8 +62,8 @@ def run_experts(
     """
     found = torch.zeros(len(tokens), len(experts), classes, dtype=torch.float64, device=float64_device(tokens.device))
     tunings = {expert: experts[expert].tuning() for expert in (weights > 0).any(dim=0).nonzero()[:, 0].tolist()}
-    if query is None and not all(isinstance(tuning, Tuning) for tuning in tunings.values()):
-        query = backbone.finish(tokens)
+    if query is None and any(tuning is PLAIN or not isinstance(tuning, Tuning) for tuning in tunings.values()):
+        query = backbone.finish(tokens)  # once, for all who look at it
     apart = backbone.graphs is not None
     for shares in _chunks(_shares(weights, tunings, query), _chunk_size(backbone, tokens), apart=apart):
         rows = torch.cat([share.rows for share in shares])

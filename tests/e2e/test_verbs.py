@@ -357,6 +357,20 @@ def test_faster_answers_say_what_they_cost(place: Place, copy: Path) -> None:
     assert "cannot be routed after block 9" in refused("predict", place.model, picture, "--route-depth", 9, *ways)
     assert "no mixture is called 'papr'" in refused("predict", place.model, picture, "--mixture", "papr", *ways)
     assert "two tables" in refused("evaluate", place.model, place.data, "--compare", "--profile", *ways)
+    itself = refused("evaluate", place.model, place.data, "--profile", "--max-experts", 1, *ways)
+    assert "--profile goes through the choices itself" in itself
+
+
+def test_nobody_tunes_by_images_of_other_classes(place: Place, copy: Path, tmp_path: Path) -> None:
+    for domain in ("blue", "red"):
+        shutil.copytree(place.data / domain / "bar", tmp_path / "data" / domain / "kite")
+    (tmp_path / "data" / "red" / "kite" / "broken.png").write_bytes(b"no image")
+    tune = ("tune-routing", copy, "--data", tmp_path / "data", "--backbone", place.vit, "--test-share", 1)
+    assert "images of kite" in refused(*tune, "--save")
+    assert not (copy / "answering.json").exists()
+    told = bpg(*tune, "--json")
+    assert "the model does not know kite" in told.stderr
+    assert [Path(row["path"]).name for row in json.loads(told.stdout)["unreadable"]] == ["broken.png"]
 
 
 def test_inspect_needs_no_backbone(place: Place) -> None:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from bpg.bench import growth, peers
+from bpg.backbones.faster import faster
+from bpg.bench import growth, learning, peers
 from bpg.bench.findings import Found, Setting, ratios
 from bpg.bench.learning import KEPT_AT_MOST, _Learner
 from bpg.bench.mixtures import RANKS, Mixture, random_backbone, ranks_for
-from bpg.bench.suite import PARTS, TITLES, check_parts, contents, keep
+from bpg.bench.suite import PARTS, TITLES, check_out, check_parts, contents, keep
 from bpg.bench.timing import Ratio, Taken, take_turns
 from bpg.errors import WrongUse
 from bpg.experts.expert import ExpertSettings
@@ -47,6 +49,26 @@ def test_works_take_turns_and_their_operations_are_counted() -> None:
     assert order == ["one", "other"] * 3
     assert taken["one"].gigaflops == pytest.approx(2 * 50 * 60 * 50 / 1e9)
     assert (len(taken["one"].rounds), taken["other"].gigaflops) == (2, 0)
+
+
+def test_attention_and_products_of_8_bits_count_as_operations() -> None:
+    q = torch.ones(2, 3, 5, 4)
+    with torch.no_grad():
+        taken = take_turns({"attention": lambda: F.scaled_dot_product_attention(q, q, q)}, rounds=1)
+    assert taken["attention"].gigaflops == pytest.approx(2 * 2 * 3 * 5 * 5 * (4 + 4) / 1e9)
+    backbone = random_backbone("bpg-vit-nano", CPU)
+    images = torch.zeros(2, 3, 64, 64)
+    rough = faster(backbone, "8-bit")
+    works = {"exact": partial(backbone.embed, images), "8-bit": partial(rough.embed, images)}
+    cost = {name: own.gigaflops for name, own in take_turns(works, rounds=1).items()}
+    assert cost["8-bit"] == pytest.approx(cost["exact"])
+
+
+def test_images_are_measured_on_a_backbone_of_any_depth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "STEPS", 1)
+    found = learning.data(Setting(CPU, 1, "bpg-vit-nano", "bpg-vit-nano"))
+    assert [len(table.rows) for table in found.tables] == [2, 3, 4]
+    assert all(ratio.median > 0 for table in found.tables for row in table.rows for ratio in row.over.values())
 
 
 @pytest.mark.parametrize(("count", "share", "pairs"), [(5, 1.2, 6), (8, 1.2, 10), (8, 2, 16), (4, 9, 24)])
@@ -180,3 +202,16 @@ def test_a_figure_stays_inside_its_frame(log: str) -> None:
         y = float(element.get("cy") or element.attrib["y"])
         assert left <= x <= left + width
         assert top <= y <= top + height
+
+
+def test_nothing_and_nought_on_a_logarithmic_axis_are_drawn() -> None:
+    for lines in ({}, {"a": [(0.0, 0.0), (10.0, 5.0)]}):
+        ElementTree.fromstring(figure(Curves("T", lines, log="xy")))
+
+
+def test_what_is_in_the_way_of_the_page_is_told_before(tmp_path: Path) -> None:
+    check_out(tmp_path)
+    assert list((tmp_path / "performance").iterdir()) == []
+    (tmp_path / "performance" / "engine.json").write_text("{")
+    with pytest.raises(WrongUse, match="engine.json"):
+        check_out(tmp_path)

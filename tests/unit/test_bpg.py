@@ -457,3 +457,12 @@ def test_domain_names_may_be_anything_printable(tmp_path: Path) -> None:
     learner.save(tmp_path / "model")
     assert BPG.load(tmp_path / "model", backbone=toy_backbone()).domains == learner.domains
     assert {file.name for file in tmp_path.iterdir()} == {"model", "train", "bpg-cache"}
+
+
+@pytest.mark.parametrize("way", [Way("calibrated", "probabilities"), Way("hard"), Way("soft", arithmetic="8-bit")])
+def test_pixels_that_are_no_numbers_are_refused(stream: DomainStream, way: Way) -> None:
+    learner = model_of(stream.domains[0])
+    images = torch.zeros(2, 3, 32, 32)
+    images[1, 0, 3, 3] = torch.nan
+    with pytest.raises(WrongUse, match="NaN or infinity"):
+        learner.compare(images, [way])

@@ -131,3 +131,22 @@ def test_who_is_not_asked_does_not_run() -> None:
     found = run_experts(backbone, backbone.start(images), weights, experts, columns=columns, classes=4)
     assert found[:, 1].eq(0).all()
     assert found[:, 0, 3].eq(0).all()
+
+
+def test_experts_of_the_plain_feature_share_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = toy_backbone()
+    passes: list[int] = []
+    finish = backbone.vit.finish
+
+    def counted(tokens: Tensor, *more: object) -> Tensor:
+        passes.append(len(tokens))
+        return finish(tokens, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(backbone.vit, "finish", counted)
+    experts: list[Specialist] = [Custom(PLAIN)] * 3
+    columns = [torch.arange(3)] * 3
+    with torch.no_grad():
+        run_experts(
+            backbone, backbone.start(torch.zeros(4, 3, 32, 32)), torch.ones(4, 3), experts, columns=columns, classes=3
+        )
+    assert passes == [4]

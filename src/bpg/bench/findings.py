@@ -17,9 +17,13 @@ class Setting:
     """What the parts are measured with."""
 
     device: torch.device
-    rounds: int = 7
+    rounds: int | None = None  # each part has its own number if not given
     large: str = "vit_base_patch16_224.augreg_in21k_ft_in1k"  # architecture; weights are random
     small: str = "deit_tiny_patch16_224"  # where many sizes are measured
+
+    def times(self, usual: int = 7) -> int:
+        """How often a work is measured, where nobody said."""
+        return self.rounds or usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class Row:
     wanted: dict[str, float]  # at most, by the same names
     seconds: float | None = None
     gigaflops: float | None = None
+    rounds: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,6 @@ class Ratios:
 
     title: str
     rows: list[Row]
-    text: str = ""
 
     @property
     def baselines(self) -> list[str]:
@@ -63,7 +67,6 @@ def ratios(
     *,
     over: Mapping[str, str],
     wanted: Mapping[str, Mapping[str, float]] | None = None,
-    text: str = "",
 ) -> Ratios:
     """A table of what was `taken` over the works named in `over`, each with the heading of its column.
 
@@ -76,7 +79,8 @@ def ratios(
             dict((wanted or {}).get(name, {})),
             own.seconds,
             own.gigaflops or None,
+            len(own.rounds),
         )
         for name, own in taken.items()
     ]
-    return Ratios(title, rows, text)
+    return Ratios(title, rows)

@@ -11,7 +11,7 @@ from torch import Tensor
 from bpg.backbones.survey import ScatterSum
 from bpg.bench import peers
 from bpg.bench.findings import Found, Setting
-from bpg.bench.mixtures import CLASSES, WIDTH, Mixture, random_backbone, ranks_for
+from bpg.bench.mixtures import CLASSES, PLAIN, WIDTH, Mixture, random_backbone, ranks_for
 from bpg.bench.timing import Work, seconds, take_turns
 from bpg.prototypes import located
 from bpg.randomness import generator_of
@@ -21,7 +21,7 @@ from bpg.separability import separability
 DOMAINS = BATCHES = (1, 2, 4, 8, 16, 32, 64)
 RANKS = (4, 16, 64, 256, 1024)
 IMAGES = (1_000, 3_000, 10_000, 30_000, 100_000)
-MIXTURE, LOOP, PLAIN = "the mixture, 2 experts per image", "the paper's loop", "one plain forward"
+MIXTURE, LOOP = "the mixture, 2 experts per image", "the paper's loop"
 ONE_PRODUCT, ONE_BY_ONE = "one product for all prototypes", "a loop over centres"
 
 
@@ -31,7 +31,7 @@ def domains(setting: Setting) -> Found:
     every = Mixture.make(backbone, ranks_for(backbone, max(DOMAINS)))
     images = every.images(8)
     features = backbone.embed(images)
-    works: dict[str, Work] = {PLAIN: _plain(every, images)}
+    works: dict[str, Work] = {PLAIN: partial(every.plain, images, batch=8)}
     for count in DOMAINS:
         model = every.first(count)
         weights = model.weights(8, 2)
@@ -39,9 +39,9 @@ def domains(setting: Setting) -> Found:
             f"{MIXTURE} {count}": partial(model.soft, images, weights, batch=8),
             f"{LOOP} {count}": partial(model.loop, images, batch=8),
             f"{ONE_PRODUCT} {count}": partial(model.places.distances, features),
-            f"{ONE_BY_ONE} {count}": partial(peers.nearest_domain, features, model.centres),
+            f"{ONE_BY_ONE} {count}": partial(peers.nearest_domain, features, model.rounded_centres),
         }
-    taken = take_turns(works, min(setting.rounds, 3))
+    taken = take_turns(works, setting.times(3))
     cost = {
         name: [(float(count), taken[f"{name} {count}"].over(taken[PLAIN]).median) for count in DOMAINS]
         for name in (MIXTURE, LOOP)
@@ -68,11 +68,11 @@ def batch_sizes(setting: Setting) -> Found:
     for batch in BATCHES:
         images, weights = every[:batch], model.weights(batch, 2)
         works |= {
-            f"{PLAIN} {batch}": _plain(model, images),
+            f"{PLAIN} {batch}": partial(model.plain, images, batch=batch),
             f"{MIXTURE} {batch}": partial(model.soft, images, weights, batch=batch),
             f"{LOOP} {batch}": partial(model.loop, images, batch=batch),
         }
-    taken = take_turns(works, min(setting.rounds, 3))
+    taken = take_turns(works, setting.times(3))
     lines = {
         name: [(float(batch), 1e3 * taken[f"{name} {batch}"].seconds / batch) for batch in BATCHES]
         for name in (LOOP, MIXTURE, PLAIN)
@@ -87,9 +87,9 @@ def ranks(setting: Setting) -> Found:
     models = {rank: Mixture.make(backbone, [rank] * 2) for rank in RANKS}
     images = models[RANKS[0]].images(4)
     weights = models[RANKS[0]].weights(4, 2)
-    works: dict[str, Work] = {PLAIN: _plain(models[RANKS[0]], images)}
+    works: dict[str, Work] = {PLAIN: partial(models[RANKS[0]].plain, images, batch=4)}
     works |= {str(rank): partial(model.soft, images, weights, batch=4) for rank, model in models.items()}
-    taken = take_turns(works, min(setting.rounds, 3))
+    taken = take_turns(works, setting.times(3))
     line = [(float(rank), taken[str(rank)].over(taken[PLAIN]).median) for rank in RANKS]
     title = f"Cost over the rank: {setting.large}, batches of 4"
     return Found(figures=[Curves(title, {MIXTURE: line}, "plain forwards", "r", log="x")])
@@ -105,14 +105,6 @@ def domain_sizes(setting: Setting) -> Found:
         lines["prototypes and their reach"].append((float(count), seconds(partial(located, features))))
     title = f"Seconds over the images of a domain: features of {WIDTH} numbers, {CLASSES} classes"
     return Found(figures=[Curves(title, lines, "seconds", "images", log="xy")])
-
-
-def _plain(model: Mixture, images: Tensor) -> Work:
-    @torch.no_grad()
-    def forward() -> None:
-        model.backbone(images)
-
-    return forward
 
 
 def _features(count: int) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ from bpg.backbones.vit import ViT
 from bpg.bench import peers
 from bpg.bench.findings import Found, Setting, ratios
 from bpg.bench.timing import Work, take_turns
+from bpg.compute import float64_device
 from bpg.engine import run_experts
 from bpg.experts.expert import Expert, ExpertSettings
 from bpg.mixture import mix
@@ -77,9 +78,20 @@ class Mixture:
         centres = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in ranks]
         return cls(backbone, experts, centres, probe)
 
+    @cached_property
+    def rounded_centres(self) -> list[Tensor]:
+        """As features are, in float32 beside the backbone."""
+        return [own.float().to(self.backbone.device) for own in self.centres]
+
     def first(self, domains: int) -> Mixture:
         """The model when it knew so many domains."""
         return replace(self, experts=self.experts[:domains], centres=self.centres[:domains])
+
+    @torch.no_grad()
+    def plain(self, images: Tensor, *, batch: int) -> None:
+        """The frozen backbone alone."""
+        for own in torch.split(images, batch):
+            self.backbone(own)
 
     @torch.no_grad()
     def soft(self, images: Tensor, weights: Tensor, *, batch: int) -> None:
@@ -108,14 +120,15 @@ class Mixture:
     def one_by_one(self, images: Tensor, weights: Tensor, *, batch: int) -> None:
         """S-Prompts' way: compare with one centre after another, then each domain's images through its expert."""
         for own, said in zip(torch.split(images, batch), torch.split(weights, batch), strict=True):
-            peers.nearest_domain(self.backbone.embed(own), self.centres)
+            peers.nearest_domain(self.backbone.embed(own), self.rounded_centres)
             for expert in said.any(dim=0).nonzero()[:, 0].tolist():
                 self.experts[expert](own[said[:, expert] > 0], self.backbone)
 
     def _answer(self, tokens: Tensor, weights: Tensor) -> Tensor:
         columns = [torch.arange(CLASSES)] * len(self.experts)
         logits = run_experts(self.backbone, tokens, weights, self.experts, columns=columns, classes=CLASSES)
-        return mix(logits, weights, torch.ones(len(self.experts), CLASSES, dtype=torch.bool, device=weights.device))
+        known = torch.ones(len(self.experts), CLASSES, dtype=torch.bool, device=weights.device)
+        return mix(logits, weights, known, "probabilities")
 
     def images(self, count: int) -> Tensor:
         """Noise of the right shape."""
@@ -131,7 +144,7 @@ class Mixture:
         weights = torch.zeros(count, domains, dtype=torch.float64)
         for pair in range(pairs):
             weights[pair % count, order[pair % count, pair // count]] = 1
-        return (weights / weights.sum(dim=1, keepdim=True)).to(self.backbone.device)
+        return (weights / weights.sum(dim=1, keepdim=True)).to(float64_device(self.backbone.device))
 
 
 def random_backbone(name: str, device: torch.device) -> Backbone:
@@ -162,7 +175,7 @@ def engine(setting: Setting) -> Found:
     if plain is not None:
         works["timm, one plain forward"] = plain
     title = f"{setting.large}, {len(RANKS)} domains, batches of 8"
-    tables = [ratios(title, take_turns(works, setting.rounds), over=OVER, wanted=_wanted())]
+    tables = [ratios(title, take_turns(works, setting.times()), over=OVER, wanted=_wanted())]
     notes = [] if plain is not None else ["timm is not installed, or does not know this backbone: left out."]
     lora = ExpertSettings(prompts=0, parts="lora", lora_maps=peers.LORA_MAPS)
     ours = Mixture.make(mixture.backbone, ranks_for(mixture.backbone), settings=lora)
@@ -176,7 +189,7 @@ def engine(setting: Setting) -> Found:
     title = (
         f"LoRA of the same ranks on {', '.join(peers.LORA_MAPS)}, one expert per image, nothing routed, batches of 8"
     )
-    tables.append(ratios(title, take_turns(beside, setting.rounds), over={"peft": "over peft's mixed batch"}))
+    tables.append(ratios(title, take_turns(beside, setting.times()), over={"peft": "over peft's mixed batch"}))
     return Found(tables, notes=notes)
 
 
@@ -186,7 +199,7 @@ def batches(setting: Setting) -> Found:
     tables = [
         ratios(
             f"{setting.large}, {len(RANKS)} domains, batches of {batch}",
-            take_turns(_beside_the_loop(mixture, batch=batch), min(setting.rounds, 3)),
+            take_turns(_beside_the_loop(mixture, batch=batch), setting.times(3)),
             over=OVER,
             wanted=_wanted(OVER[LOOP]),
         )
@@ -206,7 +219,7 @@ def domains(setting: Setting) -> Found:
     heading = f"over {len(few.experts)} domains"
     table = ratios(
         f"{setting.large}, batches of 8",
-        take_turns(works, setting.rounds),
+        take_turns(works, setting.times()),
         over={names[few]: heading},
         wanted={names[many]: {heading: 1.10}},
     )
@@ -216,7 +229,7 @@ def domains(setting: Setting) -> Found:
 def choices(setting: Setting) -> Found:
     """What each way to answer faster than exactly saves; what it costs in answers, `bpg evaluate --profile` says."""
     tables = []
-    for name, batch in ((setting.small, 1), (setting.small, 8), (setting.large, 1)):
+    for name, batch in dict.fromkeys([(setting.small, 1), (setting.small, 8), (setting.large, 1)]):
         exact = _model(name, setting.device)
         backbone = exact.backbone
         early = Mixture.make(backbone, ranks_for(backbone), probe=stops(backbone.depth)[2])
@@ -230,7 +243,7 @@ def choices(setting: Setting) -> Found:
         works: dict[str, Work] = {
             choice: partial(model.soft, images, weights, batch=batch) for choice, model in models.items()
         }
-        taken = take_turns(works, setting.rounds)
+        taken = take_turns(works, setting.times())
         tables.append(ratios(f"{name}, 2 experts per image, batches of {batch}", taken, over={"exact": "over exact"}))
     return Found(tables)
 
@@ -244,12 +257,10 @@ def _beside_the_loop(mixture: Mixture, *, batch: int) -> dict[str, Work]:
     count = max(batch, FEWEST)
     images = mixture.images(count)
 
-    @torch.no_grad()
-    def plain() -> None:
-        for own in torch.split(images, batch):
-            mixture.backbone(own)
-
-    works: dict[str, Work] = {PLAIN: plain, LOOP: partial(mixture.loop, images, batch=batch)}
+    works: dict[str, Work] = {
+        PLAIN: partial(mixture.plain, images, batch=batch),
+        LOOP: partial(mixture.loop, images, batch=batch),
+    }
     for share in SHARES:
         weights = mixture.weights(count, share)
         works[_title(share)] = partial(mixture.soft, images, weights, batch=batch)

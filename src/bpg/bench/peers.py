@@ -55,7 +55,7 @@ def nearest_domain(features: Tensor, centres: Sequence[Tensor]) -> Tensor:
     """Which domain (B,) each feature (B, d) is nearest to, one centre after another, as in S-Prompts' code: by L1."""
     found = []
     for own in centres:
-        distances = [(features - centre).abs().sum(dim=1) for centre in own.to(features)]
+        distances = [(features - centre).abs().sum(dim=1) for centre in own]
         found.append(torch.stack(distances).amin(dim=0))
     return torch.stack(found).argmin(dim=0)
 

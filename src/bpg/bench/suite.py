@@ -1,6 +1,6 @@
 """The parts of the benchmark, and docs/performance.md, which is written from what they found.
 
-Each part is a measurement of a few minutes that is kept as it ends: a stopped run goes on with the next one.
+Each part is a measurement of a few minutes that is kept as it ends: a run that is stopped loses the part it was at.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from bpg.bench import growth, learning, mixtures
 from bpg.bench.findings import Found, Ratios, Row, Setting
 from bpg.bench.timing import Ratio, best_product, machine
 from bpg.errors import WrongUse
+from bpg.experiments.records import replace_text
 from bpg.report.blocks import Block, Cell, Page, Section, Table
 from bpg.report.figure import figure
 from bpg.report.markdown import markdown
@@ -60,7 +61,7 @@ TEXTS = {
         "JPEG files of noise with the size of photographs. From the second epoch on, training reads decoded images "
         "from a memory-mapped cache. The survey reads, decodes, and embeds each image once."
     ),
-    "growth-images": "What `learn` works out from features that are there, on the CPU; one run each.",
+    "growth-images": "What learn works out from features that are there, on the CPU; one run each.",
 }
 INTRODUCTION = (
     "Written by bpg bench. All figures are ratios to a work measured in the same run, in turns with it: the median of "
@@ -91,21 +92,29 @@ def run_part(name: str, setting: Setting) -> Found:
     return replace(found, machine=machine(setting.device) | {"best_gigaflops_per_second": best})
 
 
+def check_out(out: Path) -> None:
+    """Make the folder, and read what is there: what is in the way is told before anything is measured."""
+    folder = out / "performance"
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_text(folder / ".try", "")
+    (folder / ".try").unlink()
+    dict(_kept(folder))
+
+
 def keep(found: Found, name: str, out: Path) -> Path:
     """Write what the part called `name` found, and the page of all parts that are there. Returns the page's file."""
     folder = out / "performance"
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(_rounded(asdict(found)), indent=1)
-    (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    replace_text(folder / f"{name}.json", json.dumps(rounded(asdict(found)), indent=1) + "\n")
     parts = dict(_kept(folder))
     drawn = {}
     for part in parts.values():
         for curves in part.figures:
             file = folder / f"{_slug(curves.title)}.svg"
-            file.write_text(figure(curves), encoding="utf-8")
+            replace_text(file, figure(curves))
             drawn[curves.title] = f"performance/{file.name}"
     page = out / "performance.md"
-    page.write_text(markdown(contents(parts), drawn), encoding="utf-8")
+    replace_text(page, markdown(contents(parts), drawn))
     return page
 
 
@@ -187,9 +196,10 @@ def _slug(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.partition(":")[0].lower()).strip("-")
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """`value`, with four digits of every number in it."""
     if isinstance(value, dict):
-        return {key: _rounded(inner) for key, inner in value.items()}
+        return {key: rounded(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(inner) for inner in value]
+        return [rounded(inner) for inner in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import bpg
-from bpg.compute import available_cores
+from bpg.compute import available_cores, wait_for_devices
 
 Work = Callable[[], object]
+Size = Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,10 @@ def take_turns(works: Mapping[str, Work], rounds: int) -> dict[str, Taken]:
 
 def seconds(work: Work) -> float:
     """How long one call takes, with all that it left to a GPU."""
-    _wait()
+    wait_for_devices()
     began = time.perf_counter()
     work()
-    _wait()
+    wait_for_devices()
     return time.perf_counter() - began
 
 
@@ -84,17 +86,25 @@ def machine(device: torch.device) -> dict[str, Any]:
     }
 
 
-def _wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    elif torch.backends.mps.is_available():
-        torch.mps.synchronize()
-
-
 def _gigaflops(work: Work) -> float:
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counter:
         work()
     return float(counter.get_total_flops()) / 1e9
+
+
+def _attention_flops(q: Size, k: Size, v: Size, *_: Any, **__: Any) -> int:
+    return 2 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
+
+
+def _linear_flops(x: Size, *_: Any, out_shape: Size, **__: Any) -> int:
+    return 2 * math.prod(x) * out_shape[-1]
+
+
+# What runs on CPUs alone and torch does not count.
+UNCOUNTED = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+    torch.ops.quantized.linear_dynamic: _linear_flops,
+}
 
 
 def _processor() -> str:

@@ -100,13 +100,21 @@ def evaluate_model(
     """How much of each test set the model gets right."""
     if compare and profiled:
         raise WrongUse("two tables", wanted="--compare or --profile", came="both", remedy="Leave one of them out.")
+    given = [name for name in ("route_depth", "max_experts", "arithmetic") if options.get(name) is not None]
+    if profiled and given:
+        raise WrongUse(
+            "--profile goes through the choices itself",
+            wanted="none of --route-depth, --max-experts, --arithmetic",
+            came=", ".join(f"--{name.replace('_', '-')}" for name in given),
+            remedy="Leave them out, or leave --profile out.",
+        )
     device = common.use_machine()
     found = open_folder(common, images, name=name, test_share=test_share)
     model = open_model(folder, backbone, device, options)
     tests, sides_read = _tests(common, found, images, test_share, strict)
     _say_unknown(common, model, tests)
     if profiled:
-        _print_profile(common, model, tests, batch_size)
+        _print_profile(common, model, tests, sides_read, batch_size)
         return
     ways = ways_of(model) if compare else own_way(model)
     strange = [test.name for test in tests if test.domain not in _domains(model)]
@@ -159,8 +167,16 @@ def tune_routing(
     device = common.use_machine()
     found = open_folder(common, images, name=name, test_share=test_share)
     model = open_model(folder, backbone, device, {})
-    tests, _ = _tests(common, found, images, test_share, strict)
+    tests, sides_read = _tests(common, found, images, test_share, strict)
     routed = _routable(model)
+    if save and not _shown_classes(tests) & set(model.classes):
+        raise WrongUse(
+            "what would be kept with the model is chosen by images that nobody can get right",
+            wanted=f"images of {', '.join(model.classes)}",
+            came=f"images of {', '.join(sorted(_shown_classes(tests)))}",
+            remedy="Name the folders after the model's classes, or leave --save out.",
+        )
+    _say_unknown(common, model, tests)
     missing = sorted(set(routed.domains) - {test.domain for test in tests})
     if missing and save:
         raise WrongUse(
@@ -182,7 +198,8 @@ def tune_routing(
     if save:
         set_answering(folder, answering(folder) | {"route_depth": depth})
     if common.json:
-        print_json({"choices": [row.as_dict() for row in rows], "route_depth": depth, "saved": save})
+        told = {"choices": [row.as_dict() for row in rows], "route_depth": depth, "saved": save}
+        print_json(told | {"unreadable": unreadable(*sides_read)})
         return
     print_table([row.as_dict() for row in rows], columns=list(rows[0].as_dict()))
     if save:
@@ -232,19 +249,21 @@ def _tests(
             f"there is nothing to test in {images}",
             wanted="test images",
             came=f"{found.layout}, with a test share of {test_share}",
-            remedy="--test-share 1 tests on all images.",
+            remedy="--test-share 1 tests on all images." if found.split == "made" else "Add images to test on.",
         )
     if found.split == "made" and test_share < 1:
         common.say(f"note: tested on the {test_share:.0%} of images that `bpg learn` holds out by name")
     return tests, sides_read
 
 
-def _print_profile(common: Common, model: Learner, tests: Sequence[TestSet], batch_size: int) -> None:
+def _print_profile(
+    common: Common, model: Learner, tests: Sequence[TestSet], sides_read: Sequence[Checked], batch_size: int
+) -> None:
     routed = _routable(model)
     with common.bar("profile") as show:
         rows = profile(routed, tests, choices(routed), batch_size=batch_size, progress=show)
     if common.json:
-        print_json({"choices": [row.as_dict() for row in rows]})
+        print_json({"choices": [row.as_dict() for row in rows], "unreadable": unreadable(*sides_read)})
     else:
         print_table([row.as_dict() for row in rows], columns=list(rows[0].as_dict()))
 
@@ -265,11 +284,14 @@ def _domains(model: Learner) -> tuple[str, ...]:
 
 
 def _say_unknown(common: Common, model: Learner, tests: Sequence[TestSet]) -> None:
-    classes = {test.images.classes[label] for test in tests for label in test.images.labels}
-    strange = sorted(classes - set(model.classes))
+    strange = sorted(_shown_classes(tests) - set(model.classes))
     if strange:
         more = " and more" if len(strange) > 5 else ""
         common.say(f"note: the model does not know {', '.join(strange[:5])}{more}: images of these cannot be right")
+
+
+def _shown_classes(tests: Sequence[TestSet]) -> set[str]:
+    return {test.images.classes[label] for test in tests for label in test.images.labels}
 
 
 def _spoke(row: Mapping[str, Any]) -> str:

@@ -7,17 +7,18 @@ from pathlib import Path
 
 from bpg.backbones.catalogue import find
 from bpg.bench.findings import Found, Setting
-from bpg.bench.suite import check_parts, keep, run_part, table
+from bpg.bench.suite import check_out, check_parts, keep, run_part, table
 from bpg.cli.app import Common
 from bpg.cli.images import check_place
 from bpg.cli.tables import print_json, print_table
 
 
-def run_bench(common: Common, parts: list[str], out: Path | None, rounds: int, backbone: str | None) -> None:
+def run_bench(common: Common, parts: list[str], out: Path | None, rounds: int | None, backbone: str | None) -> None:
     """Measure `parts` one after another, and print each as it ends."""
     chosen = check_parts(parts)
     if out is not None:
         check_place(out, "figures")
+        check_out(out)
     setting = Setting(common.use_machine(), rounds)
     if backbone is not None:
         setting = replace(setting, large=find(backbone).name, small=find(backbone).name)

@@ -95,7 +95,7 @@ class _Shard:
 class PixelCache:
     """Pixels by the sha256 of their file, for the training of a domain of so many images.
 
-    `get` and `add` may be called from many threads, the rest from one: it alone writes to the disk.
+    `get` and `add` may be called from many threads, the rest from one: it alone adds to what is on the disk.
     """
 
     def __init__(self, domain: str, images: int, *, limit: int, root: Path | None = None) -> None:

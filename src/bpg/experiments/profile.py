@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bpg.backbones.faster import Arithmetic
+from bpg.compute import wait_for_devices
 from bpg.data.domain import TestSet
 from bpg.methods.base import Routable, prepared
 from bpg.methods.parts.ways import Way
@@ -82,8 +83,10 @@ def profile(
             for at, way in enumerate(choices.values()):
                 if not answers[at]:
                     model.compare(batch, [way])  # the first call allocates
+                wait_for_devices()
                 began = time.perf_counter()
                 (answer,) = model.compare(batch, [way])
+                wait_for_devices()
                 taken[at].append((time.perf_counter() - began) / len(batch))
                 answers[at].append(answer.log_probs.argmax(dim=1).cpu())
                 experts[at] += int(answer.experts.sum())

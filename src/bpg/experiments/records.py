@@ -179,12 +179,12 @@ def read_runs(folders: Iterable[str | Path]) -> list[Run]:
 
 def write_json(file: Path, value: Any) -> None:
     """`value` in the place of the file, in one step."""
-    _replace(file, json.dumps(value, indent=1, sort_keys=True) + "\n")
+    replace_text(file, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
 def write_lines(file: Path, values: Iterable[Any]) -> None:
     """A line a value, in the place of the file, in one step."""
-    _replace(file, "".join(json.dumps(value, sort_keys=True) + "\n" for value in values))
+    replace_text(file, "".join(json.dumps(value, sort_keys=True) + "\n" for value in values))
 
 
 def append_line(file: Path, value: Any) -> None:
@@ -193,7 +193,8 @@ def append_line(file: Path, value: Any) -> None:
         out.write(json.dumps(value, sort_keys=True).encode() + b"\n")
 
 
-def _replace(file: Path, text: str) -> None:
+def replace_text(file: Path, text: str) -> None:
+    """`text` in the place of the file, in one step."""
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     part.write_text(text, encoding="utf-8")
     part.replace(file)

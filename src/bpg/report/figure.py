@@ -70,13 +70,13 @@ class _Axis:
     def __init__(self, values: list[float], begin: float, end: float, *, log: bool, top: float | None = None) -> None:
         self.log, self._begin, self._end = log, begin, end
         self.high = top or max(values, default=1.0) or 1.0
-        self.low = min(values, default=1.0) if log else 0.0
-        self._own = sorted(set(values))
+        self.low = min((value for value in values if value > 0), default=self.high) if log else 0.0
+        self._own = sorted({max(value, self.low) for value in values}) or [self.low]
 
     def place(self, value: float) -> float:
         share = value / self.high
         if self.log:
-            share = math.log(value / self.low) / (math.log(self.high / self.low) or 1.0)
+            share = math.log(max(value, self.low) / self.low) / (math.log(self.high / self.low) or 1.0)
         return self._begin + (self._end - self._begin) * share
 
     def marks(self) -> list[float]:

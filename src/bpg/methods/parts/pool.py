@@ -75,6 +75,7 @@ class ExpertPool:
         self.backbone = backbone
         self._members: dict[str, Member] = {}
         self._places: dict[Probe, Places] = {}  # of these members; made when it is asked for
+        self._vocabulary: tuple[list[Tensor], Tensor] | None = None  # likewise
         self._backbones: dict[Arithmetic, Backbone] = {}  # made when it is asked for
 
     def __len__(self) -> int:
@@ -119,17 +120,21 @@ class ExpertPool:
         """Take a domain in, or put it in the place of the one of that name."""
         member.expert.requires_grad_(False).eval()
         self._members[name] = member
-        self._places.clear()
+        self._changed()
 
     def forget(self, name: str) -> None:
         self[name]  # a name that is not there gets the nearest one told
         del self._members[name]
-        self._places.clear()
+        self._changed()
 
     def take_over(self, other: ExpertPool) -> None:
         """Add the members of `other`."""
         self._members |= other._members
+        self._changed()
+
+    def _changed(self) -> None:
         self._places.clear()
+        self._vocabulary = None
 
     @torch.no_grad()
     def predict(self, images: Tensor, ways: Sequence[Way], *, true: str | None = None) -> list[Prediction]:
@@ -137,6 +142,13 @@ class ExpertPool:
 
         `true` is the images' domain, which the oracle alone is told.
         """
+        if not images.isfinite().all():
+            raise WrongUse(
+                "there are pixels that are no numbers",
+                wanted="images as `backbone.prepare` makes them",
+                came="NaN or infinity",
+                remedy="Prepare the images again from their files.",
+            )
         answers: dict[Way, Prediction] = {}
         for arithmetic in dict.fromkeys(way.arithmetic for way in ways):
             alike = [way for way in dict.fromkeys(ways) if way.arithmetic == arithmetic]
@@ -154,7 +166,7 @@ class ExpertPool:
         distance = {probe: self.places(probe).distances(F.normalize(found, dim=-1)) for probe, found in seen.items()}
         trusts = [self._confidence(way, images, distance, true) for way in ways]
         weights = [mixture_weights(t, way.fusion, most=way.max_experts) for t, way in zip(trusts, ways, strict=True)]
-        columns, known = self._vocabulary()
+        columns, known = self.vocabulary()
         logits = run_experts(
             backbone,
             tokens,
@@ -170,14 +182,17 @@ class ExpertPool:
             unknown = self.places(probe).unknown(distance[probe]) if way.router != ORACLE else None
             yield Prediction(torch.log_softmax(mixed, dim=1), weight, (weight > 0).sum(dim=1), trust, unknown)
 
-    def _vocabulary(self) -> tuple[list[Tensor], Tensor]:
+    def vocabulary(self) -> tuple[list[Tensor], Tensor]:
         """Of each expert, where its classes stand among all (C_t,); and who knows which class, (T, C)."""
+        if self._vocabulary is not None:
+            return self._vocabulary
         place = {name: index for index, name in enumerate(self.classes)}
         columns = [torch.tensor([place[name] for name in member.classes]) for member in self.members]
         known = torch.zeros(len(columns), len(place), dtype=torch.bool)
         for expert, own in enumerate(columns):
             known[expert, own] = True
-        return columns, known
+        self._vocabulary = columns, known
+        return self._vocabulary
 
     def stop(self, route_depth: int) -> Probe:
         """Where the model routes when it may look at `route_depth` blocks; 0 is the finished feature."""

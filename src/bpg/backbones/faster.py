@@ -42,11 +42,11 @@ class EightBitLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, n, d) to (B, n, d_out), an image at a time."""
-        found = x.new_empty(*x.shape[:-1], len(self.weight))
-        for place, image in enumerate(x):
-            # The inputs have 7 bits: products of 8 overflow on processors without instructions for them.
-            found[place] = torch.ops.quantized.linear_dynamic(image, self._packed, True)
-        return found
+        # The inputs have 7 bits: products of 8 overflow on processors without instructions for them.
+        found = [torch.ops.quantized.linear_dynamic(image, self._packed, True) for image in x]
+        if len(found) == 1:
+            return found[0][None]  # no copy
+        return torch.stack(found) if found else x.new_empty(*x.shape[:-1], len(self.weight))
 
 
 def faster(backbone: Backbone, arithmetic: Arithmetic) -> Backbone:

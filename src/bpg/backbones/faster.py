@@ -43,7 +43,7 @@ class EightBitLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x (B, n, d) to (B, n, d_out), an image at a time."""
         # The inputs have 7 bits: products of 8 overflow on processors without instructions for them.
-        found = [torch.ops.quantized.linear_dynamic(image, self._packed, True) for image in x]
+        found: list[Tensor] = [torch.ops.quantized.linear_dynamic(image, self._packed, True) for image in x]
         if len(found) == 1:
             return found[0][None]  # no copy
         return torch.stack(found) if found else x.new_empty(*x.shape[:-1], len(self.weight))

@@ -28,8 +28,8 @@ from benchmarks.corruptions import CHANGES, changed
 from bpg.backbones.backbone import FINISHED, Probe
 from bpg.backbones.weights import load_backbone
 from bpg.bench.suite import rounded
+from bpg.data.benchmarks.emoji import EMOJI
 from bpg.data.domain import Domain, TestSet
-from bpg.data.emoji import EMOJI
 from bpg.data.folder import limited, read_folder
 from bpg.data.images import ImageSet
 from bpg.engine import run_experts
@@ -163,7 +163,7 @@ def domains_of(name: str, work: Path) -> list[tuple[Domain, ImageSet]]:
     """The domains of a stream with their test images."""
     stream = STREAMS[name]
     if name == "emoji":
-        sides = EMOJI.read(None).domains
+        sides = EMOJI.find(None).domains
     elif name == "pacs":
         sides = read_folder(data_root("pacs")).domains
     else:

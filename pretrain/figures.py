@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from bpg.backbones.backbone import Backbone
 from bpg.backbones.survey import ScatterSum
 from bpg.backbones.weights import load_backbone
+from bpg.data.benchmarks.emoji import EMOJI
 from bpg.data.decode import decode
-from bpg.data.emoji import EMOJI
 from bpg.data.images import ImageSet
 from bpg.separability import separability
 from pretrain.images import PIXELS, cifar
@@ -64,7 +64,7 @@ def measure(backbone: Backbone, work: Path) -> dict[str, Any]:
     test = embedded(backbone, torch.from_numpy(raw))
     found: dict[str, Any] = {"cifar10": probe(train, labels, test, torch.from_numpy(known)), "emoji": {}, "s_t": {}}
     found["s_0"] = s_of(train, labels)
-    for name, sides in EMOJI.read(None).domains.items():
+    for name, sides in EMOJI.find(None).domains.items():
         assert sides.train is not None
         assert sides.test is not None
         learned, held = (embedded(backbone, pixels(side)) for side in (sides.train, sides.test))

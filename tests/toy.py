@@ -111,3 +111,14 @@ def toy_folder(root: Path, names: tuple[str, ...] = ("red", "blue"), count: int 
             for index in range(count):
                 draw(shape, COLOURS[name], generator).save(root / name / shape / f"{index:03}.png")
     return root
+
+
+def toy_clip(folder: Path) -> Path:
+    """A small CLIP with random weights on disk, as open_clip writes one."""
+    from tests.parity.test_clip import SMALL, openclip_model, save_model
+
+    torch.manual_seed(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_model(openclip_model(quick=True), folder / "open_clip_model.safetensors")
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": SMALL | {"quick_gelu": True}}))
+    return folder

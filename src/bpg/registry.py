@@ -77,5 +77,28 @@ BACKBONES = Registry("backbone", "bpg.backbones", {})
 DATASETS = Registry(
     "benchmark",
     "bpg.datasets",
-    {"emoji": "bpg.data.emoji:EMOJI", "emoji-unseen": "bpg.data.emoji:UNSEEN_STYLES"},
+    {
+        name: f"bpg.data.benchmarks.{where}"
+        for name, where in {
+            "emoji": "emoji:EMOJI",
+            "emoji-unseen": "emoji:UNSEEN_STYLES",
+            "domainnet": "domainnet:DOMAINNET",
+            "domainnet-fixed": "domainnet:FIXED",
+            "dn4il": "dn4il:DN4IL",
+            "cddb-hard": "cddb:CDDB_HARD",
+            "cddb-easy": "cddb:CDDB_EASY",
+            "cddb-long": "cddb:CDDB_LONG",
+            "core50": "core50:CORE50",
+            "core50-categories": "core50:CORE50_CATEGORIES",
+            "pacs": "pacs:PACS",
+            "office-home": "office_home:OFFICE_HOME",
+            "office-31": "office31:OFFICE31",
+            "office-caltech10": "office_caltech:OFFICE_CALTECH",
+            "vlcs": "vlcs:VLCS",
+            "imagenet-r": "imagenet_r:IMAGENET_R",
+            "corruptions": "corruptions:CORRUPTED",
+            "rotated-digits": "digits:ROTATED",
+            "permuted-digits": "digits:PERMUTED",
+        }.items()
+    },
 )

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from bpg.data.emoji import STYLES
+from bpg.data.benchmarks.emoji import STYLES
 from tests.command import bpg, document, done, model_files, refused
 
 SHORT = (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bpg.data.emoji import SHIPPED
+from bpg.data.benchmarks.emoji import SHIPPED
 
 pytestmark = pytest.mark.slow  # it fetches 160 MB
 

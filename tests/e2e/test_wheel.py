@@ -45,7 +45,9 @@ def test_the_wheel_builds_and_installs(tmp_path: Path) -> None:
     script = (
         f"import sys; sys.path.insert(0, {str(installed)!r}); import bpg;"
         "from bpg.backbones.tokenizer import tokenize; from bpg.backbones.catalogue import catalogue;"
-        "from bpg.data.emoji import EMOJI; styles = EMOJI.read(None).domains; nano = bpg.load_backbone('bpg-vit-nano');"
+        "from bpg.data.benchmarks.emoji import EMOJI; styles = EMOJI.find(None).domains;"
+        "from bpg.data.benchmark import known_of; assert len(known_of('domainnet')['classes']) == 345;"
+        "nano = bpg.load_backbone('bpg-vit-nano');"
         "print(bpg.__file__, len(catalogue()), int(tokenize(['dog'])[0, 1]), len(styles), nano.width)"
     )
     found = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)

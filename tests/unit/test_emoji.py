@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from bpg.data.benchmark import verify
-from bpg.data.emoji import EMOJI, SHIPPED, STYLES, UNSEEN_STYLES
+from bpg.data.benchmarks.emoji import EMOJI, SHIPPED, STYLES, UNSEEN_STYLES
 from bpg.data.files import inside, read
 from bpg.data.folder import Found
 from bpg.data.images import ImageSet
+from bpg.data.verify import verify
 from bpg.errors import ImageError, UnknownName, WrongUse
 from tests.command import bpg
 
 
 @pytest.fixture(scope="module")
 def found() -> Found:
-    return EMOJI.read(None)
+    return EMOJI.find(None)
 
 
 def emoji(images: ImageSet | None) -> dict[str, str]:
@@ -81,21 +81,24 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
             if (style, side, name) == ("fluent-3d", "test", "body"):
                 content = whole.read(entry.filename.replace("fluent-3d", "fluent-flat"))
             changed.writestr(entry.filename, content)
-        changed.writestr("apple/test/sky/2600.webp", content)
-    wrong = {side.name: side.wrong for side in verify(EMOJI, EMOJI.read(tmp_path)) if side.wrong}
-    assert wrong["google/test"] == ["sky: 10 images wanted, 0 came"]
+        for side in ("train", "test"):
+            changed.writestr(f"apple/{side}/sky/2600.webp", content)
+    wrong = {side.name: side.wrong for side in verify(EMOJI, EMOJI.find(tmp_path)).sets if side.wrong}
+    assert wrong["google/test"] == ["218 images wanted, 208 came", "sky: 10 images wanted, 0 came"]
     assert wrong["openmoji/test"][0] == "13 images cannot be read"
     assert wrong["fluent-3d/test"] == ["as many images as published, but not the same"]
     assert wrong["twitter/train"] == wrong["twitter/test"] == ["is missing"]
-    assert wrong["apple/test"] == ["is no part of it"]
-    assert len(wrong) == 6
-    apart = [side for side in verify(UNSEEN_STYLES, EMOJI.read(tmp_path)) if side.wrong]
-    assert [side.name for side in apart] == ["apple/test", "openmoji/test", "twitter/train"], "what it is made of"
+    assert wrong["apple/train"] == wrong["apple/test"] == ["is no part of it"]
+    assert len(wrong) == 7
+    apart = [side for side in verify(UNSEEN_STYLES, EMOJI.find(tmp_path)).sets if side.wrong]
+    assert [side.name for side in apart] == ["apple/train", "apple/test", "openmoji/test", "twitter/train"], (
+        "what it is made of"
+    )
     told = bpg("data", "verify", "emoji", tmp_path)
     assert told.returncode == 1
     assert told.stdout.count("\nunreadable: ") == 13
-    with pytest.raises(WrongUse, match="the emoji are not there"):
-        EMOJI.read(tmp_path / "elsewhere")
+    with pytest.raises(WrongUse, match="does not hold emoji"):
+        EMOJI.find(tmp_path / "elsewhere")
 
 
 def test_an_image_in_an_archive_is_read_like_any_other(tmp_path: Path) -> None:
@@ -103,7 +106,7 @@ def test_an_image_in_an_archive_is_read_like_any_other(tmp_path: Path) -> None:
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
         made.writestr("dog/1.png", b"one")
         made.writestr("dog/", b"")
-    assert inside(archive) == [archive / "dog" / "1.png"]
+    assert inside(archive) == ["dog/1.png"]
     assert read(archive / "dog" / "1.png") == b"one"
     images = ImageSet((archive / "dog" / "2.png", archive / "dog" / "1.png"), (0, 0), ("dog",))
     assert images.encoded(1) == b"one"
@@ -127,21 +130,21 @@ def test_a_name_that_leads_out_of_an_archive_is_refused(name: str, tmp_path: Pat
         made.writestr(name, b"one")
     with pytest.raises(OSError, match="lead out of it"):
         inside(tmp_path / "images.zip")
-    with pytest.raises(ImageError, match="does not hold the emoji"):
-        EMOJI.read(tmp_path)
+    with pytest.raises(WrongUse, match="does not hold emoji"):
+        EMOJI.find(tmp_path)
 
 
-def test_a_damaged_package_is_not_the_users_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bpg.data.emoji.SHIPPED", tmp_path)
+def test_a_damaged_package_is_not_the_users_fault(tmp_path: Path) -> None:
+    damaged = replace(EMOJI, shipped=tmp_path)
     with pytest.raises(ImageError, match="Install the package anew"):
-        EMOJI.read(None)
+        damaged.find(None)
     (tmp_path / "images.zip").write_bytes((SHIPPED / "images.zip").read_bytes()[:5000])
     with pytest.raises(ImageError, match="Install the package anew"):
-        EMOJI.read(None)
+        damaged.find(None)
     with zipfile.ZipFile(tmp_path / "images.zip", "w") as other:
         other.writestr("dog.png", b"one")
-    with pytest.raises(WrongUse, match="other folders"):
-        EMOJI.read(tmp_path)
+    with pytest.raises(WrongUse, match="there are no images"):
+        EMOJI.find(tmp_path)
 
 
 def test_the_manifest_names_its_packages() -> None:

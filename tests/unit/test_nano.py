@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from bpg.backbones.catalogue import find
 from bpg.backbones.weights import load_backbone, on_disk
-from bpg.data.emoji import EMOJI, STYLES
+from bpg.data.benchmarks.emoji import EMOJI, STYLES
 from bpg.errors import WeightsNotFound
 from tests.oracles import oracle
 
@@ -52,7 +52,7 @@ def test_it_is_pretrained() -> None:
 
 
 def test_the_figures_are_of_these_weights() -> None:
-    sides = EMOJI.read(None).domains["openmoji-black"]
+    sides = EMOJI.find(None).domains["openmoji-black"]
     assert sides.train is not None
     assert sides.test is not None
     backbone = load_backbone(NAME)

@@ -6,6 +6,7 @@ image tower is the one ViT (`vit.py`) with a norm before block 0 and a projectio
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import torch
@@ -32,6 +33,15 @@ class TextConfig:
     context_length: PositiveInt = CONTEXT_LENGTH
     activation: Activation = "quick_gelu"
     norm_epsilon: PositiveFloat = 1e-5
+
+
+def words(name: str) -> str:
+    """A class name as CLIP reads it: underscores are spaces, and a number that only sorts folders is left out.
+
+    >>> words("aircraft_carrier"), words("001.ak47"), words("0_real"), words("t-shirt"), words("7")
+    ('aircraft carrier', 'ak47', 'real', 't-shirt', '7')
+    """
+    return " ".join(re.sub(r"^\d+[._ ]+(?=\D)", "", name).replace("_", " ").split()) or name
 
 
 class TextTower(nn.Module):
@@ -69,12 +79,12 @@ class TextTower(nn.Module):
     def class_features(
         self, names: Sequence[str], *, template: str = "a photo of a {}.", context: Tensor | None = None
     ) -> Tensor:
-        """Unit-length features (C, E) of class names; underscores are read as spaces.
+        """Unit-length features (C, E) of class names, in words.
 
         With `context`, the learned tokens stand in place of the template's words, and a full stop closes the text.
         """
         template = template if context is None else "{}."
-        texts = [template.format(name.replace("_", " ")) for name in names]
+        texts = [template.format(words(name)) for name in names]
         ids = tokenize(texts, context_length=self.config.context_length)
         if context is not None:
             self._check_context(context, len(ids))

@@ -123,7 +123,7 @@ def data(setting: Setting) -> Found:
     """Decoding, a training step fed from files, and the survey of a new domain."""
     small = random_backbone(setting.small, setting.device)
     large, nano = random_backbone(setting.large, setting.device), random_backbone("bpg-vit-nano", setting.device)
-    with _folder() as folder:
+    with own_folder() as folder:
         pacs, camera = photographs(folder / "pacs", PACS, 64), photographs(folder / "camera", CAMERA, 32)
         emoji = photographs(folder / "emoji", EMOJI, 64, kind="png")
         tables = [
@@ -223,7 +223,7 @@ def _row(name: str, work: Work, base: Work, heading: str, most: float, rounds: i
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def own_folder() -> Iterator[Path]:
     """A folder of its own, caches included: nothing that is cached already helps."""
     kept = {name: os.environ.get(name) for name in ("BPG_CACHE", "BPG_PIXEL_CACHE")}
     with tempfile.TemporaryDirectory() as name:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from bpg.bench import growth, learning, mixtures
+from bpg.bench import growth, learning, mixtures, reading
 from bpg.bench.findings import Found, Ratios, Row, Setting
 from bpg.bench.timing import Ratio, best_product, machine
 from bpg.errors import WrongUse
@@ -30,6 +30,7 @@ PARTS: dict[str, Callable[[Setting], Found]] = {
     "choices": mixtures.choices,
     "training": learning.training,
     "data": learning.data,
+    "files": reading.files,
     "growth-domains": growth.domains,
     "growth-batches": growth.batch_sizes,
     "growth-ranks": growth.ranks,
@@ -42,6 +43,7 @@ TITLES = {
     "choices": "Faster than exact",
     "training": "Training",
     "data": "Images",
+    "files": "Files",
     "growth-domains": "Growth with domains",
     "growth-batches": "Growth with the batch",
     "growth-ranks": "Growth with the rank",
@@ -61,6 +63,7 @@ TEXTS = {
         "JPEG files of noise with the size of photographs. From the second epoch on, training reads decoded images "
         "from a memory-mapped cache. The survey reads, decodes, and embeds each image once."
     ),
+    "files": "What bpg data verify and the beginning of bpg run do with files that were not read before.",
     "growth-images": "What learn works out from features that are there, on the CPU; one run each.",
 }
 INTRODUCTION = (

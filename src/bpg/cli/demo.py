@@ -14,7 +14,7 @@ from bpg.cli.app import Common
 from bpg.cli.experiments import backbone_of, rows_of
 from bpg.cli.images import check_place, tell_unreadable
 from bpg.cli.tables import print_json
-from bpg.data.emoji import STYLES
+from bpg.data.benchmarks.emoji import STYLES
 from bpg.errors import ModelError, WrongUse
 from bpg.experiments.manifest import find, prepare
 from bpg.experiments.plan import Planned, plan

@@ -12,6 +12,7 @@ from bpg.backbones.weights import load_backbone
 from bpg.cli.app import Common
 from bpg.cli.images import check_place, tell_left_out, tell_unreadable
 from bpg.cli.tables import print_json, print_table
+from bpg.data.protocols import PROTOCOLS
 from bpg.experiments.manifest import find, prepare
 from bpg.experiments.records import Run, read_runs
 from bpg.experiments.runner import run_cell
@@ -33,6 +34,8 @@ def run_spec(common: Common, config: Path, out: Path, changes: list[str]) -> Non
     with common.bar("images") as show:
         data = prepare(spec, found, show)
     tell_unreadable(common, data.manifest)
+    variant = f" ({found.variant})" if found.variant is not None else ""
+    common.say(f"domains in this order{variant}: {', '.join(domain.name for domain in data.stream.domains)}")
     runs = []
     try:
         for cell in cells(spec):
@@ -53,7 +56,7 @@ def run_spec(common: Common, config: Path, out: Path, changes: list[str]) -> Non
 def backbone_of(spec: Spec, device: Any) -> Backbone:
     """The backbone that a spec names."""
     b = spec.backbone
-    return load_backbone(
+    backbone = load_backbone(
         b.source,
         architecture=b.architecture,
         image_size=b.image_size,
@@ -61,6 +64,9 @@ def backbone_of(spec: Spec, device: Any) -> Backbone:
         revision=b.revision,
         device=device,
     )
+    if spec.data.protocol is not None:
+        backbone.preprocessing = PROTOCOLS[spec.data.protocol].pixels(backbone.preprocessing)
+    return backbone
 
 
 def rows_of(run: Run) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from bpg.cli.app import Common
 from bpg.data.check import Checked, check
-from bpg.data.folder import SUFFIXES, Found, read_folder
-from bpg.data.images import ImageSet
+from bpg.data.folder import Found, read_folder
+from bpg.data.images import SUFFIXES, ImageSet
 from bpg.errors import ImageError, WrongUse
 from bpg.progress import counted
 

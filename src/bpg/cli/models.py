@@ -74,7 +74,7 @@ def forget_domain(common: Common, folder: Path, name: str, *, purge_cache: bool)
     state = _isolated(folder)
     after = without(state, name)
     digest = save_state(after, folder, event=f"forgot {name}", expects=before)
-    removed = sum(_purge(cache_folder() / kind) for kind in ("features", "pixels")) if purge_cache else 0
+    removed = sum(_purge(cache_folder() / kind) for kind in ("features", "pixels", "checked")) if purge_cache else 0
     _print_domains(common, folder, digest, after, {"purged_bytes": removed} if purge_cache else {})
 
 

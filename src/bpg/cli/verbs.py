@@ -10,6 +10,7 @@ import typer
 
 from bpg.cli.app import Common, app, data, register, verb
 from bpg.data.folder import TEST_SHARE
+from bpg.errors import unknown_name
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The model's folder.")]
 Weights = Annotated[
@@ -468,10 +469,19 @@ def verify_benchmark(
     common: Common,
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name that `bpg data list` tells.")],
     root: Annotated[
-        Path | None, typer.Argument(metavar="ROOT", help="Where it lies; not needed for what ships with bpg.")
+        Path | None,
+        typer.Argument(metavar="ROOT", help="The folder or archive it lies in; not needed for what ships with bpg."),
     ] = None,
+    duplicates: Annotated[
+        bool,
+        typer.Option(
+            "--duplicates/--no-duplicates", help="Whether pictures on both sides, or of two classes, are wrong."
+        ),
+    ] = True,
 ) -> None:
-    """Count and hash a benchmark's images and hold them against what was published. Exits with 1 if they differ.
+    """Read, count and hash a benchmark's images and hold them against what was published. Exits with 1 if they differ.
+
+    Files that did not change since they were last read are not read again.
 
     Examples:
 
@@ -481,8 +491,82 @@ def verify_benchmark(
     """
     from bpg.cli.data import print_verified
 
-    if not print_verified(common, name, root):
+    if not print_verified(common, name, root, duplicates=duplicates):
         raise typer.Exit(1)
+
+
+@register(data, "prepare")
+def prepare_benchmark_(
+    common: Common,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name that `bpg data list` tells.")],
+    root: Annotated[Path, typer.Argument(metavar="ROOT", help="The folder to put it in.")],
+    mirror: Annotated[
+        str | None, typer.Option(metavar="URL", help="A folder of another server that has the same files.")
+    ] = None,
+    unpack: Annotated[
+        bool, typer.Option("--unpack", help="Unpack archives, too; they are read as they are without it.")
+    ] = False,
+    images: Annotated[
+        Path | None, typer.Option(help="Images to make it from, for what is made: a folder or archive of one domain.")
+    ] = None,
+) -> None:
+    """Fetch a benchmark into a folder. What was cut goes on where it was; what is there is not fetched again.
+
+    Examples:
+
+      bpg data prepare domainnet data/domainnet
+
+      bpg data prepare corruptions data/corrupted --images photos
+    """
+    from bpg.cli.data import prepare_benchmark
+
+    prepare_benchmark(common, name, root, mirror=mirror, unpacked=unpack, images=images)
+
+
+@register(data, "pack")
+def pack_(
+    common: Common,
+    root: Annotated[Path, typer.Argument(metavar="ROOT", help="A folder of images, of any layout.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.")],
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--as", metavar="KIND", help="zip: one archive. shards: tars of a gigabyte, as WebDataset has them."
+        ),
+    ] = "shards",
+) -> None:
+    """Pack many small files into few large ones, which are read as they are.
+
+    Examples:
+
+      bpg data pack data/domainnet packed/domainnet
+    """
+    from bpg.cli.data import pack_folder
+
+    if kind not in ("zip", "shards"):
+        raise unknown_name("kind of archive", kind, ("zip", "shards"))
+    pack_folder(common, root, out, "zip" if kind == "zip" else "shards")
+
+
+@register(data, "sample")
+def sample_(
+    common: Common,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name that `bpg data list` tells.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.")],
+    per_class: Annotated[int, typer.Option(min=1, help="Images to learn from, a class and domain.")] = 2,
+    classes: Annotated[
+        int | None, typer.Option(min=2, help="Only the first so many classes, where the benchmark leaves that open.")
+    ] = None,
+) -> None:
+    """Write a small tree in a benchmark's layout, with drawn pictures, to try things out.
+
+    Examples:
+
+      bpg data sample core50 /tmp/core50 --classes 10
+    """
+    from bpg.cli.data import write_sample_of
+
+    write_sample_of(common, name, out, per_class=per_class, classes=classes)
 
 
 @verb
@@ -501,7 +585,7 @@ def bench(
 ) -> None:
     """Measure how fast bpg is on this machine, as ratios to what people would use instead.
 
-    The parts: engine, domains, batches, choices, training, data, growth-domains, growth-batches, growth-ranks,
+    The parts: engine, domains, batches, choices, training, data, files, growth-domains, growth-batches, growth-ranks,
     growth-images. Each takes minutes on a CPU; with --out it is kept as it ends. timm and peft are measured beside it
     where they are installed. Nothing is downloaded: weights are random, and nothing depends on the seed.
 

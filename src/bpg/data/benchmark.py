@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from bpg.data.check import Checked, Unreadable, check_all
-from bpg.data.domain import Domain, DomainStream, TestSet
+from bpg.data.domain import TEMPLATE, Domain, DomainStream, TestSet
 from bpg.data.folder import Found
-from bpg.errors import WrongUse, unknown_name
+from bpg.data.places import Place
+from bpg.errors import BPGError, ImageError, WrongUse, unknown_name
+
+UNFINISHED = ".part"  # ends the name of a download that is under way
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A file to fetch."""
+
+    address: str
+    sha256: str | None = None  # where it is published, or was measured
+    unpack: bool = False  # a compressed tar: it cannot be read in place
+
+    @property
+    def name(self) -> str:
+        return self.address.rsplit("/", 1)[-1]
 
 
 @dataclass(frozen=True)
@@ -23,17 +39,62 @@ class Benchmark:
     title: str
     licence: str  # SPDX, or in words
     source: str  # where to get it
-    read: Callable[[Path | None], Found]  # what lies in a folder; None for one that ships with the package
+    read: Callable[[Place], Found]
     order: tuple[str, ...]  # of learning
-    unseen: tuple[str, ...] = ()  # domains to test on instead, which are never learned
+    orders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # others in use, by name
+    unseen: tuple[str, ...] = ()  # what to test on instead, which is never learned and belongs to no domain
+    template: str = TEMPLATE  # a text for CLIP that names a class
+    shipped: Path | None = None  # where it lies inside the package
+    downloads: tuple[Download, ...] = ()  # files that make it up; none where it cannot be had by an address
+    gigabytes: float | None = None  # to download
+    build: Callable[[Path, Path | None], None] | None = None  # makes it in a folder, from what was downloaded or given
     credit: str = ""  # whom to name wherever its images are shown
-    published: Path | None = None  # JSON: sets "domain/side", each with its classes' counts and its digest
+    published: Callable[[], Mapping[str, Any]] | None = None  # "domain/side" -> images, classes, sha256, if known
 
-    def stream(self, found: Found, order: Sequence[str] | None = None) -> DomainStream:
-        """The stream among what was found, in `order` or the benchmark's own."""
-        chosen = tuple(order) if order is not None else self.order
+    def find(self, root: Path | None) -> Found:
+        """What there is of it at `root`, a folder or an archive; what ships with the package needs none."""
+        where = self.shipped if root is None else root
+        if where is None:
+            raise WrongUse(
+                f"{self.name} does not ship with bpg",
+                wanted="the folder or archive it lies in",
+                came="none",
+                remedy=f"Name it. {self._remedy}",
+            )
+        try:
+            unfinished = sorted(path.name for path in where.glob(f"*{UNFINISHED}"))
+            found = self.read(Place.open(where)) if not unfinished else None
+        except (OSError, ValueError) as error:
+            if isinstance(error, BPGError) and root is not None:
+                raise
+            raise (ImageError if root is None else WrongUse)(
+                f"{where} does not hold {self.name}",
+                wanted=f"{self.title}, as it is handed out",
+                came=getattr(error, "strerror", None) or str(error) or "something else",
+                remedy="Install the package anew." if root is None else self._remedy,
+            ) from error
+        if found is None:
+            raise WrongUse(
+                f"{self.name} is not complete in {where}",
+                wanted="finished downloads",
+                came=", ".join(unfinished[:3]),
+                remedy=f"`bpg data prepare {self.name} {where}` goes on with them.",
+            )
+        if not set(found.domains) & set(self.order):
+            raise WrongUse(
+                f"{where} does not hold {self.name}",
+                wanted=f"the domains {', '.join(self.order)}",
+                came=", ".join(list(found.domains)[:5]) or "none",
+                remedy=self._remedy,
+            )
+        return found
+
+    def stream(self, found: Found, order: Sequence[str] | str | None = None) -> DomainStream:
+        """The stream among what was found, in `order`, by domains or by name, or the benchmark's own."""
+        chosen = self.order_of(found, order)
         if not self.unseen:
-            return found.stream(name=self.name, order=chosen)
+            stream = found.stream(name=self.name, order=chosen)
+            return replace(stream, domains=tuple(replace(d, template=self.template) for d in stream.domains))
         learned = set(chosen) & set(self.unseen)
         if learned:
             raise WrongUse(
@@ -42,22 +103,23 @@ class Benchmark:
                 came=", ".join(sorted(learned)),
                 remedy="Leave them out of the order.",
             )
-        seen = found.stream(name=self.name, order=chosen)
-        domains = tuple(Domain(domain.name, domain.train) for domain in seen.domains)
-        return DomainStream(self.name, domains, tuple(self._unseen_test(found, name) for name in self.unseen))
+        domains = tuple(Domain(name, found.learned(name), self.template) for name in chosen)
+        return DomainStream(self.name, domains, tuple(TestSet(found.tested(name), None, name) for name in self.unseen))
 
-    def _unseen_test(self, found: Found, name: str) -> TestSet:
-        if name not in found.domains:
-            raise unknown_name("domain", name, found.domains)
-        images = found.domains[name].test
-        if images is None:
-            raise WrongUse(
-                f"{name} has no test images",
-                wanted=f"some, for {self.name} tests on it",
-                came="none",
-                remedy="Complete the data.",
-            )
-        return TestSet(images, None, name)
+    def order_of(self, found: Found, order: Sequence[str] | str | None) -> tuple[str, ...]:
+        """The domains in `order`, where that is a name, too."""
+        if order is None:
+            return self.order
+        if not isinstance(order, str):
+            return tuple(order)
+        known = {**self.orders, **found.orders}
+        if order not in known:
+            raise unknown_name(f"order of {self.name}", order, known)
+        return known[order]
+
+    @property
+    def _remedy(self) -> str:
+        return f"`bpg data prepare {self.name} FOLDER` fetches it, or tells how to."
 
     @property
     def sets(self) -> tuple[str, ...]:
@@ -67,48 +129,23 @@ class Benchmark:
 
     @cached_property
     def expected(self) -> Mapping[str, Any]:
-        """The published sets, "domain/side" -> classes and digest; nothing where nothing is published."""
-        if self.published is None:
-            return {}
-        sets: Mapping[str, Any] = json.loads(self.published.read_text(encoding="utf-8"))["sets"]
-        return sets
+        """The published sets, "domain/side" -> images, classes, digests; nothing where nothing is published."""
+        return self.published() if self.published is not None else {}
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """One side of a domain: what it holds, and what is wrong with it."""
-
-    name: str  # domain/side
-    images: int
-    classes: Mapping[str, int]
-    sha256: str
-    unreadable: tuple[Unreadable, ...]
-    wrong: list[str] = field(default_factory=list)
+@cache
+def known_of(name: str) -> Mapping[str, Any]:
+    """What ships of a benchmark's published numbers: sets "domain/side", and classes by label where these are fixed."""
+    file = files("bpg").joinpath("data", "published", f"{name}.json")
+    known: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return known
 
 
-def verify(benchmark: Benchmark, found: Found, progress: Callable[[int, int], None] | None = None) -> list[Verified]:
-    """Read every image once, and hold counts and digests against the published ones."""
-    sides = {
-        f"{name}/{side}": images
-        for name, both in found.domains.items()
-        for side, images in (("train", both.train), ("test", both.test))
-        if images is not None and (f"{name}/{side}" in benchmark.sets or f"{name}/{side}" not in benchmark.expected)
-    }
-    checked = check_all(sides.values(), progress=progress)
-    results = [_verified(name, result, benchmark.expected) for name, result in zip(sides, checked, strict=True)]
-    missing = [name for name in benchmark.sets if name in benchmark.expected and name not in sides]
-    return results + [Verified(name, 0, {}, "", (), ["is missing"]) for name in missing]
+def published(name: str) -> Callable[[], Mapping[str, Any]]:
+    """The published sets of a benchmark, to be read when they are asked for."""
 
+    def sets() -> Mapping[str, Any]:
+        found: Mapping[str, Any] = known_of(name)["sets"]
+        return found
 
-def _verified(name: str, checked: Checked, published: Mapping[str, Any]) -> Verified:
-    counts = checked.images.counts()
-    wrong = [f"{len(checked.unreadable)} images cannot be read"] if checked.unreadable else []
-    wanted = published.get(name)
-    if published and wanted is None:
-        wrong.append("is no part of it")
-    elif wanted is not None:
-        off = {c for c in {*counts, *wanted["classes"]} if counts.get(c, 0) != wanted["classes"].get(c, 0)}
-        wrong += [f"{c}: {wanted['classes'].get(c, 0)} images wanted, {counts.get(c, 0)} came" for c in sorted(off)]
-        if not wrong and checked.sha256 != wanted["sha256"]:
-            wrong.append("as many images as published, but not the same")
-    return Verified(name, len(checked.images), counts, checked.sha256, checked.unreadable, wrong)
+    return sets

@@ -10,6 +10,7 @@ from pathlib import Path
 from bpg.data.ahead import ahead
 from bpg.data.decode import decode
 from bpg.data.images import ImageSet, SetDigest
+from bpg.data.remember import Memory
 from bpg.errors import ImageError
 
 WINDOW = 64
@@ -30,31 +31,40 @@ class Checked:
     images: ImageSet
     unreadable: tuple[Unreadable, ...]
     sha256: str
+    files: tuple[bytes, ...]  # the sha256 of each image's file
 
 
 def check(images: ImageSet, *, strict: bool = False, progress: Callable[[int, int], None] | None = None) -> Checked:
-    """Read every image of `images` once. With `strict`, an unreadable one is an error."""
+    """Read every image of `images` that is new or changed since it was last read. `strict`: a fault is an error."""
+    memory = Memory()
 
     def look(index: int) -> bytes | Unreadable:
         path = images.paths[index]
-        try:
-            encoded = images.encoded(index)
-            decode(encoded, where=str(path))
-        except ImageError as error:
-            return Unreadable(path, error.came)
-        return hashlib.sha256(encoded).digest()
+        key = memory.key(path)
+        known = memory.get(key) if key is not None else None
+        if known is None:
+            known = _read(images, index)
+            if key is not None and known[0]:  # what could not even be opened may be so for other reasons
+                memory.add(key, *known)
+        sha256, fault = known
+        return Unreadable(path, fault) if fault else sha256
 
     kept: list[int] = []
+    files: list[bytes] = []
     faults: list[Unreadable] = []
     digest = SetDigest()
-    for index, found in enumerate(ahead(look, range(len(images)), window=WINDOW)):
-        if isinstance(found, Unreadable):
-            faults.append(found)
-        else:
-            kept.append(index)
-            digest.add(found, images.classes[images.labels[index]])
-        if progress is not None:
-            progress(index + 1, len(images))
+    try:
+        for index, found in enumerate(ahead(look, range(len(images)), window=WINDOW)):
+            if isinstance(found, Unreadable):
+                faults.append(found)
+            else:
+                kept.append(index)
+                files.append(found)
+                digest.add(found, images.classes[images.labels[index]])
+            if progress is not None:
+                progress(index + 1, len(images))
+    finally:
+        memory.close()
     if strict and faults:
         some = "; ".join(f"{fault.path} ({fault.reason})" for fault in faults[:5])
         raise ImageError(
@@ -63,7 +73,21 @@ def check(images: ImageSet, *, strict: bool = False, progress: Callable[[int, in
             came=some + (f" and {len(faults) - 5} more" if len(faults) > 5 else ""),
             remedy="Mend or remove them, or go on without them by leaving --strict out.",
         )
-    return Checked(images.subset(kept), tuple(faults), digest.hexdigest())
+    return Checked(images.subset(kept), tuple(faults), digest.hexdigest(), tuple(files))
+
+
+def _read(images: ImageSet, index: int) -> tuple[bytes, str]:
+    """The sha256 of an image's file, and why it cannot be decoded, or nothing."""
+    try:
+        encoded = images.encoded(index)
+    except ImageError as error:
+        return b"", error.came
+    digest = hashlib.sha256(encoded).digest()
+    try:
+        decode(encoded, where=str(images.paths[index]))
+    except ImageError as error:
+        return digest, error.came
+    return digest, ""
 
 
 def check_all(

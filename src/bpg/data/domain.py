@@ -8,6 +8,7 @@ from bpg.data.images import ImageSet
 from bpg.errors import WrongUse
 
 LONGEST_NAME = 200
+TEMPLATE = "a photo of a {}."
 
 
 def check_name(name: str) -> None:
@@ -23,16 +24,24 @@ def check_name(name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """A visual domain: a name and its training images."""
+    """A visual domain: a name, its training images, and a text for CLIP that names one of its classes."""
 
     name: str
     train: ImageSet
+    template: str = TEMPLATE
 
     def __post_init__(self) -> None:
         check_name(self.name)
         if not self.train:
             raise WrongUse(
                 f"the domain {self.name} is empty", wanted="training images", came="none", remedy="Check the folder."
+            )
+        if self.template.count("{}") != 1 or "{" in self.template.replace("{}", ""):
+            raise WrongUse(
+                f"no template for the classes of {self.name}",
+                wanted="a text with one {} in it",
+                came=repr(self.template),
+                remedy=f"Write it as in {TEMPLATE!r}.",
             )
 
     @property

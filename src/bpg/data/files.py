@@ -1,24 +1,45 @@
-"""The bytes of a file, wherever it lies: `images.zip/photo/dog/1.jpg`, inside an archive, is a path like any other."""
+"""The bytes of a file, wherever it lies: `images.zip/photo/dog/1.jpg`, inside an archive, is a path like any other.
+
+Archives are zip and tar, WebDataset's shards among them; a compressed tar can only be read from its beginning and is
+none of them.
+"""
 
 from __future__ import annotations
 
 import lzma
+import os
 import stat
 import zipfile
 import zlib
+from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from typing import Protocol
 
 LARGEST = 2**30  # bytes that an archive may unpack one file to
 DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, ValueError, RuntimeError)
+BLOCK = 512  # bytes, of a tar
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a file is an archive by its name."""
+    return path.suffix.lower() in (".zip", ".tar")
 
 
 def read(path: Path) -> bytes:
-    """What the file at `path` holds. OSError if there is none, or it is no file that ends."""
+    """What the file at `path` holds. OSError if there is none, or it is no file that ends.
+
+    A suffix in the wrong case is forgiven: lists say .jpg where the file is a .JPG.
+    """
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # to read from a pipe or a device may never end
             raise OSError(0, "no regular file")
         return path.read_bytes()
+    except FileNotFoundError:
+        for suffix in {path.suffix.lower(), path.suffix.upper()} - {path.suffix}:
+            if path.with_suffix(suffix).is_file():
+                return path.with_suffix(suffix).read_bytes()
+        raise
     except NotADirectoryError:
         archive = next((parent for parent in path.parents if parent.is_file()), None)
         if archive is None:
@@ -26,30 +47,113 @@ def read(path: Path) -> bytes:
         return _unpacked(archive, path.relative_to(archive).as_posix())
 
 
-def inside(archive: Path) -> list[Path]:
-    """The paths of all files inside a zip archive, sorted. OSError if it is none, or a name leads out of it."""
+def inside(archive: Path) -> list[str]:
+    """The names of all files inside an archive, sorted. OSError if it is none, or a name leads out of it."""
     try:
-        names = _opened(archive, archive.stat().st_mtime_ns).namelist()
+        names = _opened(archive, archive.stat().st_mtime_ns).names()
     except DAMAGED as error:
         raise OSError(0, f"{archive.name} cannot be unpacked: {error}", str(archive)) from error
-    files = [PurePosixPath(name) for name in names if not name.endswith("/")]
-    if any(file.is_absolute() or ".." in file.parts for file in files):
-        raise OSError(0, f"{archive.name} holds names that lead out of it", str(archive))
-    return sorted(archive / file for file in files)
+    for name in names:
+        if name.startswith("/") or (".." in name and ".." in name.split("/")):
+            raise OSError(0, f"{archive.name} holds names that lead out of it", str(archive))
+    return sorted(name for name in names if not name.startswith("__MACOSX/"))
 
 
 def _unpacked(archive: Path, name: str) -> bytes:
     try:
-        opened = _opened(archive, archive.stat().st_mtime_ns)
-        if opened.getinfo(name).file_size > LARGEST:
-            raise OSError(0, f"more than {LARGEST:,} bytes in {archive.name}")
-        return opened.read(name)
+        return _opened(archive, archive.stat().st_mtime_ns).read(name)
     except KeyError:
         raise FileNotFoundError(2, f"nothing of this name in {archive.name}", str(archive / name)) from None
     except DAMAGED as error:
         raise OSError(0, f"{archive.name} cannot be unpacked: {error}", str(archive / name)) from error
 
 
-@lru_cache(maxsize=16)
-def _opened(archive: Path, _changed: int) -> zipfile.ZipFile:
-    return zipfile.ZipFile(archive)  # its readers share one handle under a lock: threads may
+class _Archive(Protocol):
+    def names(self) -> list[str]: ...
+
+    def read(self, name: str) -> bytes: ...
+
+
+@lru_cache(maxsize=4096)
+def _opened(archive: Path, _changed: int) -> _Archive:
+    return _Tar(archive) if archive.suffix.lower() == ".tar" else _Zip(archive)
+
+
+class _Zip:
+    def __init__(self, archive: Path) -> None:
+        self._zip = zipfile.ZipFile(archive)  # its readers share one handle under a lock: threads may
+        self._shown = archive.name
+
+    def names(self) -> list[str]:
+        return [name for name in self._zip.namelist() if not name.endswith("/")]
+
+    def read(self, name: str) -> bytes:
+        if self._zip.getinfo(name).file_size > LARGEST:
+            raise OSError(0, f"more than {LARGEST:,} bytes in {self._shown}")
+        return self._zip.read(name)
+
+
+class _Tar:
+    """Where each file of a tar begins. The standard library's own reader takes a minute for 100,000 files."""
+
+    def __init__(self, archive: Path) -> None:
+        self._file = archive.open("rb")
+        self._places = {name: (start, size) for name, start, size in _tar_files(self._file.fileno())}
+
+    def names(self) -> list[str]:
+        return list(self._places)
+
+    def read(self, name: str) -> bytes:
+        start, size = self._places[name]
+        if size > LARGEST:
+            raise OSError(0, f"more than {LARGEST:,} bytes in one file")
+        return os.pread(self._file.fileno(), size, start)
+
+
+def _tar_files(file: int) -> Iterator[tuple[str, int, int]]:
+    """Name, start and size of each regular file of a tar: POSIX's format, with GNU's and pax's long names."""
+    end = os.fstat(file).st_size
+    place, longer = 0, ""
+    while True:
+        header = os.pread(file, BLOCK, place)
+        if len(header) < BLOCK:
+            raise ValueError("it is cut short, as by a download that was not finished")
+        if not any(header):
+            return
+        if _octal(header[148:156]) != sum(header) - sum(header[148:156]) + 8 * ord(" "):
+            raise ValueError("it is no tar, or damaged")
+        kind, size, start = header[156:157], _octal(header[124:136]), place + BLOCK
+        place = start + -(-size // BLOCK) * BLOCK
+        if place > end:
+            raise ValueError("it is cut short, as by a download that was not finished")
+        if kind == b"L":
+            longer = os.pread(file, size, start).rstrip(b"\0").decode(errors="surrogateescape")
+        elif kind == b"x":
+            longer = _pax_path(os.pread(file, size, start)) or longer
+        elif kind in (b"0", b"\0", b"7"):
+            name = longer or "/".join(part for part in (_text(header[345:500]), _text(header[:100])) if part)
+            yield name.removeprefix("./"), start, size
+            longer = ""
+        elif kind != b"g":
+            longer = ""  # of a folder or a link: neither is an image
+
+
+def _octal(field: bytes) -> int:
+    if field[0] & 0x80:  # GNU's way to write more than eight gigabytes
+        return int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
+    return int(field.strip(b"\0 ") or b"0", 8)
+
+
+def _text(field: bytes) -> str:
+    return field.split(b"\0", 1)[0].decode(errors="surrogateescape")
+
+
+def _pax_path(records: bytes) -> str:
+    """The path among records of the form `LENGTH KEY=VALUE`."""
+    while records:
+        length = int(records.split(b" ", 1)[0])
+        key, _, value = records[:length].split(b" ", 1)[1].rstrip(b"\n").partition(b"=")
+        if key == b"path":
+            return value.decode(errors="surrogateescape")
+        records = records[length:]
+    return ""

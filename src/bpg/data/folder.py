@@ -6,7 +6,9 @@
     {train,test}/domain/class/*.jpg  several, split
     domain/{train,test}/class/*.jpg  several, split
     domain_{train,test}.txt          DomainNet's lists, which go before any folder
+    domain-{train,test}-000.tar      WebDataset's shards of images with labels (.cls), likewise
 
+Any of these may lie in a zip or tar archive, or in archives in the folder, which are read without being unpacked.
 Where no split is given, a file's own name decides its side: it stays there whatever is added beside it.
 """
 
@@ -15,19 +17,21 @@ from __future__ import annotations
 import hashlib
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 from bpg.data.domain import Domain, DomainStream, TestSet, check_name
-from bpg.data.images import ImageSet
+from bpg.data.files import is_archive
+from bpg.data.images import SUFFIXES, ImageSet
 from bpg.data.lists import read_list
+from bpg.data.places import Place
+from bpg.data.shards import domain_and_side, read_shards, shards_in
 from bpg.errors import WrongUse, unknown_name
 
-SUFFIXES = frozenset([".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff"])
-CLUTTER = frozenset(("thumbs.db", "desktop.ini"))  # with hidden files, what systems leave behind: not worth a word
+COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".7z", ".rar")
 TEST_FOLDERS = ("test", "val")
 LIST_ENDS = ("_train.txt", "_test.txt")
 TEST_SHARE = 0.2
@@ -76,25 +80,35 @@ class Found:
     domains: Mapping[str, Sides]  # by name, sorted
     left_out: LeftOut
     split: Literal["given", "made", "none"]  # who decided which images are to test on; none: a list by itself
+    variant: str | None = None  # of a benchmark that is handed round in several
+    orders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of learning, by name, that came with the data
 
     def stream(self, *, name: str, order: Sequence[str] | None = None) -> DomainStream:
         """The domains as a stream, in `order` or that of their names; each must have both sides."""
         chosen = list(order) if order is not None else list(self.domains)
-        for domain in chosen:
-            if domain not in self.domains:
-                raise unknown_name("domain", domain, self.domains)
-            for side, images in (("training", self.domains[domain].train), ("test", self.domains[domain].test)):
-                if not images:
-                    raise WrongUse(
-                        f"the domain {domain} has no {side} images",
-                        wanted="images on both sides",
-                        came=f"none among {self.root} ({self.layout})",
-                        remedy="Add some, or leave the domain out of the order.",
-                    )
-        sides = [(domain, self.domains[domain]) for domain in chosen]
-        domains = tuple(Domain(domain, side.train) for domain, side in sides if side.train is not None)
-        tests = tuple(TestSet(side.test, domain) for domain, side in sides if side.test is not None)
-        return DomainStream(name, domains, tests)
+        domains = tuple(Domain(domain, self.learned(domain)) for domain in chosen)
+        return DomainStream(name, domains, tuple(TestSet(self.tested(domain), domain) for domain in chosen))
+
+    def learned(self, domain: str) -> ImageSet:
+        """The images to learn a domain from; there must be some."""
+        return self._side(domain, "training", lambda sides: sides.train)
+
+    def tested(self, domain: str) -> ImageSet:
+        """The images to test a domain on; there must be some."""
+        return self._side(domain, "test", lambda sides: sides.test)
+
+    def _side(self, domain: str, side: str, of: Callable[[Sides], ImageSet | None]) -> ImageSet:
+        if domain not in self.domains:
+            raise unknown_name("domain", domain, self.domains)
+        images = of(self.domains[domain])
+        if not images:
+            raise WrongUse(
+                f"the domain {domain} has no {side} images",
+                wanted="images on both sides",
+                came=f"none among {self.root} ({self.layout})",
+                remedy="Add some, or leave the domain out of the order.",
+            )
+        return images
 
     def only(self) -> tuple[str, Sides]:
         """The one domain it holds."""
@@ -123,11 +137,15 @@ def read_folder(path: str | Path, *, name: str | None = None, test_share: float 
         raise WrongUse("no such share", wanted="0 to 1", came=str(test_share), remedy="0.2 is usual.")
     if name is not None:
         check_name(name)
-    if path.is_file():
+    if path.is_file() and not is_archive(path):
         stem = path.stem.removesuffix("_train").removesuffix("_test")
         return Found(path, "a list", {_name(name or stem): Sides(read_list(path), None)}, LeftOut(), "none")
     try:
-        found = _read(path, _name(path.resolve().name or "domain"), test_share)
+        shards = shards_in(path)
+        if shards:
+            found = _read_shards(path, shards, test_share)
+        else:
+            found = read_place(Place.open(path), test_share=test_share)
     except OSError as error:
         raise WrongUse(
             f"cannot look into {error.filename or path}",
@@ -155,18 +173,21 @@ def limited(images: ImageSet, per_class: int) -> ImageSet:
     return images.subset(sorted(kept))
 
 
-def _read(root: Path, name: str, test_share: float) -> Found:
-    left_out = LeftOut()
-    lists = {path.name.removesuffix(end) for end in LIST_ENDS for path in root.glob(f"*{end}")}
+def read_place(place: Place, *, test_share: float = TEST_SHARE) -> Found:
+    """What `place` holds, a folder in one of the layouts."""
+    root, left_out = place.path, LeftOut()
+    here = root.resolve()
+    name = _name((here.stem if is_archive(here) else here.name) or "domain")
+    lists = {path.name.removesuffix(end) for path in place.files() for end in LIST_ENDS if path.name.endswith(end)}
     if lists:
-        domains = {_name(domain): _read_lists(root, domain, test_share) for domain in sorted(lists)}
+        domains = {_name(domain): _read_lists(place, domain, test_share) for domain in sorted(lists)}
         return Found(root, "lists", domains, left_out, "given")
-    split = _split_folders(root, left_out)
+    split = _split_folders(place, left_out)
     if split is not None:
         train, test = split
         if (depth := _depth(train)) != _depth(test):
             raise WrongUse(
-                f"{train} and {test} are laid out in two ways",
+                f"{train.path} and {test.path} are laid out in two ways",
                 wanted="the same folders below both",
                 came="class folders below one, domain folders below the other",
                 remedy="Lay them out alike.",
@@ -174,49 +195,100 @@ def _read(root: Path, name: str, test_share: float) -> Found:
         if depth == 1:
             sides = Sides(*(_images(_classes(side, left_out)) for side in split))
             return Found(root, "{train,test}/class", {name: sides}, left_out, "given")
-        listings = [{n: _classes(place, left_out) for n, place in _domains(side).items()} for side in split]
+        listings = [{n: _classes(inner, left_out) for n, inner in _domains(side).items()} for side in split]
         names = sorted(set(listings[0]) | set(listings[1]))
         domains = {n: Sides(*(_images(listing.get(n, {})) for listing in listings)) for n in names}
         return Found(root, "{train,test}/domain/class", domains, left_out, "given")
-    if _depth(root) == 1:
-        sides = _divided(_classes(root, left_out), test_share)
+    if _depth(place) == 1:
+        sides = divided(_classes(place, left_out), test_share)
         return Found(root, "class", {name: sides}, left_out, "made")
     domains, splits = {}, set()
-    left_out.loose += _named_images(root)
-    for domain, place in _domains(root).items():
-        split = _split_folders(place, left_out)
+    left_out.loose += _named_images(place)
+    for domain, inner in _domains(place).items():
+        split = _split_folders(inner, left_out)
         if split is not None:
             sides = Sides(*(_images(_classes(side, left_out)) for side in split))
         else:
-            sides = _divided(_classes(place, left_out), test_share)
+            sides = divided(_classes(inner, left_out), test_share)
         if sides.train is not None or sides.test is not None:
             domains[domain] = sides
             splits.add(split is not None)
     if not domains:
-        raise _no_images(root)
+        raise _no_images(place)
     layout = " and ".join("domain/{train,test}/class" if given else "domain/class" for given in sorted(splits))
     return Found(root, layout, domains, left_out, "given" if splits == {True} else "made")
 
 
-def _read_lists(root: Path, domain: str, test_share: float) -> Sides:
+def read_domains(
+    place: Place, names: Mapping[str, Sequence[str]], *, inner: str | None = None, test_share: float
+) -> Found:
+    """Domains whose folders have one of several `names` each, with the classes in them or in their folder `inner`.
+
+    Lists `domain_{train,test}.txt` go before; without them and without train and test folders, a split is made.
+    """
+    spellings = {each: domain for domain, known in names.items() for each in (domain, *known)}
+    place = next((p for p in (place, *place.folders()) if any(p.folder(each) is not None for each in spellings)), place)
+    domains: dict[str, Sides] = {}
+    left_out, layouts = LeftOut(), set()
+    for domain, known in names.items():
+        listed = next(
+            (e for e in (domain, *known) if place.holds(f"{e}_train.txt") and place.holds(f"{e}_test.txt")), ""
+        )
+        folder = next((found for e in (domain, *known) if (found := place.folder(e)) is not None), None)
+        if listed:
+            layouts.add("lists")
+            domains[domain] = _read_lists(place, listed, test_share)
+        elif folder is not None:
+            folder = (folder.folder(inner) if inner is not None else None) or folder
+            split = _split_folders(folder, left_out)
+            layouts.add("domain/{train,test}/class" if split else "domain/class")
+            sides = Sides(*(_images(_classes(s, left_out)) for s in split)) if split else None
+            domains[domain] = sides or divided(_classes(folder, left_out), test_share)
+    made = "made" if "domain/class" in layouts else "given"
+    return Found(place.path, " and ".join(sorted(layouts)), domains, left_out, made)  # type: ignore[arg-type]
+
+
+def _read_lists(place: Place, domain: str, test_share: float) -> Sides:
     """The sides of a domain that has a train list, a test list, or both."""
-    train, test = (root / f"{domain}{end}" for end in LIST_ENDS)
-    if test.is_file():
-        return Sides(read_list(train) if train.is_file() else None, read_list(test))
-    images = read_list(train)
+    train, test = (f"{domain}{end}" for end in LIST_ENDS)
+    if place.holds(test):
+        return Sides(read_list(train, root=place) if place.holds(train) else None, read_list(test, root=place))
+    return divided(by_class(read_list(train, root=place)), test_share)
+
+
+def by_class(images: ImageSet) -> dict[str, list[Path]]:
+    """The paths of each class, in their order."""
     classes: dict[str, list[Path]] = {name: [] for name in images.classes}
     for path, label in zip(images.paths, images.labels, strict=True):
         classes[images.classes[label]].append(path)
-    return _divided(classes, test_share)
+    return classes
 
 
-def _domains(root: Path) -> dict[str, Path]:
+def _read_shards(root: Path, shards: Sequence[Path], test_share: float) -> Found:
+    """Shards by the domain and side that their names tell; without a side, a split by name."""
+    groups: dict[str, dict[str, list[Path]]] = {}
+    for shard in shards:
+        domain, side = domain_and_side(shard)
+        groups.setdefault(_name(domain), {}).setdefault(side, []).append(shard)
+    domains = {}
+    for domain, sides in sorted(groups.items()):
+        if "" in sides:
+            domains[domain] = divided(by_class(read_shards(chain.from_iterable(sides.values()))), test_share)
+        else:
+            domains[domain] = Sides(
+                *(read_shards(sides[side]) if side in sides else None for side in ("train", "test"))
+            )
+    split: Literal["given", "made"] = "made" if any("" in sides for sides in groups.values()) else "given"
+    return Found(root, "shards", domains, LeftOut(), split)
+
+
+def _domains(root: Place) -> dict[str, Place]:
     """The domain folders in `root` by name."""
-    found: dict[str, Path] = {}
-    for place in _folders(root):
+    found: dict[str, Place] = {}
+    for place in root.folders():
         if _name(place.name) in found:
             raise WrongUse(
-                f"two folders in {root} have names that look the same",
+                f"two folders in {root.path} have names that look the same",
                 wanted="a name of its own for each domain",
                 came=f"{place.name!r} twice, in two spellings of Unicode",
                 remedy="Rename one of them, or put their images together.",
@@ -235,10 +307,18 @@ def _several(root: Path, layout: str, names: Sequence[str]) -> WrongUse:
     )
 
 
-def _no_images(root: Path) -> WrongUse:
-    loose = next(_named_images(root), None)
+def _no_images(place: Place) -> WrongUse:
+    loose = next(_named_images(place), None)
+    packed = [path.name for path in place.files() if path.name.lower().endswith(COMPRESSED)]
+    if packed:
+        return WrongUse(
+            f"there are no images in {place.path} that could be read in place",
+            wanted="folders, zip archives or plain tar archives",
+            came=f"{packed[0]}, which can only be read from its beginning to its end",
+            remedy="Unpack it, or pack its folder with `bpg data pack`.",
+        )
     return WrongUse(
-        f"there are no images in {root}",
+        f"there are no images in {place.path}",
         wanted="class/*.jpg, domain/class/*.jpg, train and test folders of these, or DomainNet's lists",
         came=f"images without a class folder, such as {loose.name}" if loose else "no image in any of these places",
         remedy="Put the images of each class into a folder with its name." if loose else "Check the path.",
@@ -249,7 +329,7 @@ def _present(images: ImageSet | None) -> set[str]:
     return {images.classes[label] for label in images.labels} if images is not None else set()
 
 
-def _divided(classes: Mapping[str, Sequence[Path]], test_share: float) -> Sides:
+def divided(classes: Mapping[str, Sequence[Path]], test_share: float) -> Sides:
     """A side for each file, by its class and name alone."""
     tested = {path: _fraction(f"{name}/{path.name}") < test_share for name, paths in classes.items() for path in paths}
     sides = [
@@ -267,53 +347,47 @@ def _images(classes: Mapping[str, Sequence[Path]]) -> ImageSet | None:
     return ImageSet(tuple(path for path, _ in pairs), tuple(label for _, label in pairs), names)
 
 
-def _classes(folder: Path, left_out: LeftOut) -> dict[str, list[Path]]:
+def _classes(folder: Place, left_out: LeftOut) -> dict[str, list[Path]]:
     """The images of each class folder, in the order of their names."""
     classes: dict[str, list[Path]] = {}
     left_out.loose += _named_images(folder)
-    for place in _folders(folder):
+    for place in folder.folders():
+        left_out.folders += [inner.path for inner in place.folders()]
         images = []
-        for entry in sorted(place.iterdir()):
-            if entry.name.startswith(".") or entry.name.lower() in CLUTTER:
-                continue
-            if entry.is_dir():
-                left_out.folders.append(entry)
-            elif entry.suffix.lower() in SUFFIXES:  # a dangling link too: it is named when it cannot be read
-                images.append(entry)
+        for file in place.files():
+            if file.suffix.lower() in SUFFIXES:  # a dangling link too: it is named when it cannot be read
+                images.append(file)
             else:
-                left_out.formats[entry.suffix.lower() or "without a suffix"] += 1
+                left_out.formats[file.suffix.lower() or "without a suffix"] += 1
         if not images:
-            left_out.empty.append(place)
+            left_out.empty.append(place.path)
         classes.setdefault(_name(place.name), []).extend(images)
     return classes
 
 
-def _folders(folder: Path) -> list[Path]:
-    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-
-
-def _split_folders(folder: Path, left_out: LeftOut | None = None) -> tuple[Path, Path] | None:
+def _split_folders(folder: Place, left_out: LeftOut | None = None) -> tuple[Place, Place] | None:
     """The train and the test folder in `folder`, if it has both; what lies beside them is left out."""
-    inside = {entry.name.lower(): entry for entry in _folders(folder)}
+    inside = {entry.name.lower(): entry for entry in folder.folders()}
     test = next((inside[name] for name in TEST_FOLDERS if name in inside), None)
     if "train" not in inside or test is None:
         return None
     if left_out is not None:
-        left_out.folders += [entry for entry in inside.values() if entry not in (inside["train"], test)]
+        left_out.folders += [entry.path for entry in inside.values() if entry not in (inside["train"], test)]
     return inside["train"], test
 
 
-def _depth(root: Path) -> int:
+def _depth(root: Place) -> int:
     """1 if images lie in the folders of `root`, 2 if in the folders of these."""
-    near = next(chain.from_iterable(_named_images(folder) for folder in _folders(root)), None)
-    splits = any(_split_folders(folder) is not None for folder in _folders(root))
-    below = chain.from_iterable(_folders(folder) for folder in _folders(root))
+    folders = root.folders()
+    near = next(chain.from_iterable(_named_images(folder) for folder in folders), None)
+    splits = any(_split_folders(folder) is not None for folder in folders)
+    below = chain.from_iterable(folder.folders() for folder in folders)
     far = next(chain.from_iterable(_named_images(folder) for folder in below), None)
     if near is not None and (far is not None or splits):
         raise WrongUse(
-            f"{root} is laid out in two ways",
+            f"{root.path} is laid out in two ways",
             wanted="images in class folders only: class/*.jpg, or domain/class/*.jpg",
-            came=f"{near.relative_to(root)} and {far.relative_to(root) if far else 'train and test folders'}",
+            came=f"{_shown(near, root)} and {_shown(far, root) if far else 'train and test folders'}",
             remedy="Move the images that lie in the wrong place.",
         )
     if near is None and far is None and not splits:
@@ -321,12 +395,12 @@ def _depth(root: Path) -> int:
     return 1 if near is not None else 2
 
 
-def _named_images(folder: Path) -> Iterator[Path]:
-    return (
-        entry
-        for entry in folder.iterdir()
-        if entry.suffix.lower() in SUFFIXES and not entry.name.startswith(".") and not entry.is_dir()
-    )
+def _named_images(folder: Place) -> Iterator[Path]:
+    return (file for file in folder.files() if file.suffix.lower() in SUFFIXES)
+
+
+def _shown(file: Path, root: Place) -> str:
+    return str(file.relative_to(root.path) if file.is_relative_to(root.path) else file)
 
 
 def _name(name: str) -> str:

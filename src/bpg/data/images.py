@@ -11,6 +11,8 @@ from pathlib import Path
 from bpg.data.files import read
 from bpg.errors import ImageError, WrongUse
 
+SUFFIXES = frozenset([".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff"])
+
 
 class SetDigest:
     """The digest of a set of images: what the files hold and what they show, in their order; not where they lie."""

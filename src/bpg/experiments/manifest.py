@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bpg.data.benchmark import Benchmark
 from bpg.data.check import Checked, check_all
-from bpg.data.domain import Domain, DomainStream, TestSet
+from bpg.data.domain import DomainStream, TestSet
 from bpg.data.folder import Found, limited, read_folder
 from bpg.data.images import ImageSet
 from bpg.errors import WrongUse
@@ -32,17 +32,19 @@ def find(data: DataSpec) -> Found:
     root = data_root(data.root) if data.root is not None else None
     if data.benchmark is not None:
         known: Benchmark = DATASETS[data.benchmark]
-        return known.read(root)
+        return known.find(root)
     assert root is not None  # DataSpec has one or the other
     return read_folder(root, test_share=data.test_share)
 
 
 def prepare(spec: Spec, found: Found, show: Callable[[Progress], None]) -> Data:
     """The stream of `spec` among the data `found`, every image checked."""
+    order = spec.data.order
     if spec.data.benchmark is not None:
-        stream = DATASETS[spec.data.benchmark].stream(found, spec.data.order)
+        stream = DATASETS[spec.data.benchmark].stream(found, order)
     else:
-        stream = found.stream(name=spec.name, order=spec.data.order)
+        assert not isinstance(order, str)  # DataSpec sees to it
+        stream = found.stream(name=spec.name, order=order)
     sides = [(f"{domain.name}: training", domain.train, spec.data.per_class) for domain in stream.domains]
     sides += [(f"{test.name}: test", test.images, spec.data.test_per_class) for test in stream.tests]
     chosen = [(what, images if most is None else limited(images, most)) for what, images, most in sides]
@@ -58,12 +60,15 @@ def prepare(spec: Spec, found: Found, show: Callable[[Progress], None]) -> Data:
             )
         checked.append(result)
     count = len(stream.domains)
-    domains = tuple(Domain(d.name, c.images) for d, c in zip(stream.domains, checked[:count], strict=True))
+    domains = tuple(replace(d, train=c.images) for d, c in zip(stream.domains, checked[:count], strict=True))
     tests = tuple(TestSet(c.images, t.domain, t.label) for t, c in zip(stream.tests, checked[count:], strict=True))
     root = _folder(data_root(spec.data.root) if spec.data.root is not None else found.root)
     manifest = {
         "root": spec.data.root,
         "benchmark": spec.data.benchmark,
+        "variant": found.variant,
+        "order": spec.data.order if isinstance(spec.data.order, str) else None,
+        "protocol": spec.data.protocol,
         "layout": found.layout,
         "classes": sorted({name for c in checked for name in c.images.counts()}),
         "domains": [
@@ -82,7 +87,7 @@ def prepare(spec: Spec, found: Found, show: Callable[[Progress], None]) -> Data:
 def place_of(manifest: Mapping[str, Any]) -> Path:
     """The folder that the paths in a manifest start from, if the data is still where it was."""
     named = manifest["root"]
-    return _folder(data_root(named) if named is not None else DATASETS[manifest["benchmark"]].read(None).root)
+    return _folder(data_root(named) if named is not None else DATASETS[manifest["benchmark"]].find(None).root)
 
 
 def data_name(manifest: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +17,7 @@ from bpg.backbones.faster import ARITHMETICS
 from bpg.compute import Precision
 from bpg.config import faults, faulty, settings
 from bpg.data.folder import TEST_SHARE
+from bpg.data.protocols import PROTOCOLS
 from bpg.errors import BPGError, WrongUse, unknown_name
 from bpg.methods.base import Learner, is_routable
 from bpg.methods.parts.ways import MIXTURES, WAY_OPTIONS
@@ -32,8 +33,9 @@ class DataSpec:
 
     root: str | None = None  # a folder in one of the known layouts; from here, or else from $BPG_DATA
     benchmark: str | None = None  # or a known name (`bpg data list`); with a root unless it ships with the package
-    # The domains to learn, in this order; if not given, the benchmark's own, or all by name.
-    order: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    # The domains to learn, in this order, or a name that the benchmark has for one; if not given, its own, or by name.
+    order: Annotated[tuple[str, ...], Field(min_length=1)] | str | None = None
+    protocol: str | None = None  # pixels and augmentation as published code has them (`bpg.data.protocols`)
     per_class: PositiveInt | None = None  # training images a class, at most
     test_per_class: PositiveInt | None = None
     test_share: Annotated[float, Field(gt=0, lt=1)] = TEST_SHARE  # where the data has no split of its own
@@ -47,6 +49,15 @@ class DataSpec:
                 came="neither",
                 remedy="`bpg data list` tells the names.",
             )
+        if isinstance(self.order, str) and self.benchmark is None:
+            raise WrongUse(
+                "an order has a name only in a benchmark",
+                wanted="the domains in a list",
+                came=repr(self.order),
+                remedy="Write them out, or name data.benchmark.",
+            )
+        if self.protocol is not None and self.protocol not in PROTOCOLS:
+            raise unknown_name("protocol", self.protocol, PROTOCOLS)
 
 
 @settings
@@ -132,6 +143,13 @@ def cells(spec: Spec) -> list[Cell]:
         for label, table in spec.methods.items():
             values = {key: value for key, value in table.items() if key not in (*WAY_OPTIONS, "method")}
             options = {key: table[key] for key in WAY_OPTIONS if key in table}
+            if spec.data.protocol is not None and "augmentation" not in values:
+                fields = METHODS[table.get("method", label)].Settings.__dataclass_fields__
+                values |= (
+                    {"augmentation": asdict(PROTOCOLS[spec.data.protocol].augmentation)}
+                    if "augmentation" in fields
+                    else {}
+                )
             made.append(Cell(label, table.get("method", label), seed, values, options))
     return made
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from bpg.backbones.backbone import Backbone
 from bpg.backbones.tuning import Linear, Tuning
 from bpg.config import settings
+from bpg.data.domain import TEMPLATE
 from bpg.errors import WrongUse
 from bpg.experts.adapter import Adapter, LoRA
 from bpg.experts.head import LinearHead, TextHead
@@ -55,6 +56,7 @@ class Expert(nn.Module):
         rank: int,
         settings: ExpertSettings,
         generator: torch.Generator,
+        template: str = TEMPLATE,
     ) -> None:
         super().__init__()
         d, hidden = backbone.width, backbone.vit.config.hidden
@@ -74,7 +76,7 @@ class Expert(nn.Module):
         if settings.head == "linear":
             self.head = LinearHead(backbone.feature_width, len(classes), generator=generator)
         else:
-            self.head = TextHead(backbone, classes, context=settings.context, generator=generator)
+            self.head = TextHead(backbone, classes, context=settings.context, template=template, generator=generator)
         self.to(backbone.device)
 
     def tuning(self) -> Tuning:

@@ -33,10 +33,12 @@ class LinearHead(nn.Module):
 class TextHead(nn.Module):
     """Similarity to CLIP's features of the class names, times the logit scale; `context` tokens are learned."""
 
-    def __init__(self, backbone: Backbone, names: Sequence[str], *, context: int, generator: torch.Generator) -> None:
+    def __init__(
+        self, backbone: Backbone, names: Sequence[str], *, context: int, template: str, generator: torch.Generator
+    ) -> None:
         super().__init__()
         text = check_text(backbone)
-        self.names = tuple(names)
+        self.names, self.template = tuple(names), template
         width = text.config.width
         self.context = nn.Parameter(0.02 * torch.randn(context, width, generator=generator)) if context else None
         self._fixed: dict[tuple[str, str], Tensor] = {}  # by device and precision, of a context seen without gradient
@@ -55,7 +57,7 @@ class TextHead(nn.Module):
         key = str(backbone.device), backbone.precision
         if key not in self._fixed:
             with torch.no_grad():
-                self._fixed[key] = backbone.class_features(self.names, context=self.context)
+                self._fixed[key] = backbone.class_features(self.names, template=self.template, context=self.context)
         return self._fixed[key]
 
 

@@ -18,7 +18,7 @@ from bpg.backbones.survey import Survey
 from bpg.capacity import MAX_RANK, allocate, solve_budget
 from bpg.config import settings
 from bpg.data.batches import Batches
-from bpg.data.domain import Domain
+from bpg.data.domain import TEMPLATE, Domain
 from bpg.data.transforms import Augmentation
 from bpg.errors import WrongUse
 from bpg.experts.expert import Expert, ExpertSettings, parameter_count
@@ -89,7 +89,7 @@ class BPG(Pooled):
         s = self.settings
         found = self.survey(domain)  # one pass: scatter, features for k-means
         rank, measured = self.capacity(domain, found)
-        expert = self.expert(domain.classes, rank, generator_of(s.seed, domain.name, "weights"))
+        expert = self.expert(domain.classes, rank, generator_of(s.seed, domain.name, "weights"), domain.template)
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
             return cross_entropy(expert(images, self.backbone), labels, smoothing=s.optimisation.label_smoothing)
@@ -104,12 +104,14 @@ class BPG(Pooled):
             "rank": rank,
             "parameters": parameter_count(self.backbone, len(domain.classes), rank=rank, settings=s.expert),
             **measured,
+            **({"template": domain.template} if s.expert.head == "text" else {}),
         }
         self.pool.add(domain.name, Member(expert, self.locate(domain, found), facts))
 
     def restore(self, state: State) -> None:
         for name, learned in state.domains.items():
-            expert = self.expert(learned.facts["classes"], learned.facts["rank"], generator_of(0))
+            facts = learned.facts
+            expert = self.expert(facts["classes"], facts["rank"], generator_of(0), facts.get("template", TEMPLATE))
             self.pool.add(name, Member.restored(expert, learned, self.backbone))
 
     def begin(self) -> None:
@@ -143,9 +145,11 @@ class BPG(Pooled):
 
         return solve_budget(scores, cost=cost, total=total, max_rank=s.max_rank)
 
-    def expert(self, classes: Sequence[str], rank: int, generator: torch.Generator) -> Expert:
+    def expert(self, classes: Sequence[str], rank: int, generator: torch.Generator, template: str = TEMPLATE) -> Expert:
         """An expert of this model's settings that has learned nothing yet."""
-        return Expert(self.backbone, classes, rank=rank, settings=self.settings.expert, generator=generator)
+        return Expert(
+            self.backbone, classes, rank=rank, settings=self.settings.expert, generator=generator, template=template
+        )
 
     def capacity(self, domain: Domain, found: Survey) -> tuple[int, dict[str, Any]]:
         """r_t of a surveyed domain, and what was measured on the way to it."""

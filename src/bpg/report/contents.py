@@ -77,12 +77,13 @@ def contents(runs: Sequence[Run], look: Look | None = None) -> Page:
     """
     parts: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        parts[_protocol(run)].append(run)
+        parts[json.dumps(_protocol(run), sort_keys=True)].append(run)
     sections: list[Section] = []
     for number, members in enumerate(parts.values(), start=1):
         if len(parts) > 1:
-            text = "Other data, backbone or protocol than the other parts: not to be compared with them."
-            sections.append(Section(f"Part {number} of {len(parts)}", [text]))
+            text = ["Not to be compared with the other parts, and in no table with them."]
+            text += _differences(next(iter(parts.values()))[0], members[0]) if number > 1 else []
+            sections.append(Section(f"Part {number} of {len(parts)}", text))
         sections += _part(members, look)
     if look is not None:
         sections.insert(1 if len(parts) == 1 else len(sections), _images(runs, look))
@@ -441,6 +442,8 @@ def _provenance(runs: Sequence[Run]) -> Section:
         f"{backbone['preprocessing']['size']} pixels.",
         *about["data"]["left_out"],
     ]
+    given = {what: about["data"].get(what) for what in ("variant", "order", "protocol")}
+    text += [f"{what.capitalize()} of the data: {value}." for what, value in given.items() if value is not None]
     settings = [
         Table(
             ["setting", "value"],
@@ -481,11 +484,43 @@ def _added(tests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return added
 
 
-def _protocol(run: Run) -> str:
-    """What must be the same for two runs to stand in one table."""
-    data = run.about["data"]
-    sides = [[d["name"], d["train"]["sha256"]] for d in data["domains"]] + [
-        [t["name"], t["sha256"]] for t in data["tests"]
-    ]
-    backbone = [run.about["backbone"][part] for part in ("sha256", "preprocessing", "precision")]
-    return json.dumps([sides, backbone, run.about["unseen"]], sort_keys=True)
+def _protocol(run: Run) -> dict[str, Any]:
+    """What must be the same for two runs to stand in one table, by what it is called."""
+    data, backbone = run.about["data"], run.about["backbone"]
+    return {
+        "order of domains": run.order,
+        "test sets": [test["name"] for test in data["tests"]],
+        "images to learn from": {d["name"]: [d["train"]["images"], d["train"]["sha256"]] for d in data["domains"]},
+        "images to test on": {t["name"]: [t["images"], t["sha256"]] for t in data["tests"]},
+        "backbone": backbone["sha256"],
+        "pixels": backbone["preprocessing"],
+        "precision": backbone["precision"],
+        "tested on domains not yet learned": run.about["unseen"],
+    }
+
+
+def _differences(first: Run, other: Run) -> list[str]:
+    """In what the protocol of `other` differs from that of `first`."""
+    found = []
+    asked = ("benchmark", "variant", "protocol")
+    here_all, there_all = (
+        {f"{what} of the data": run.about["data"].get(what) for what in asked} | _protocol(run)
+        for run in (other, first)
+    )
+    for (what, here), there in zip(here_all.items(), there_all.values(), strict=True):
+        if here == there:
+            continue
+        if isinstance(here, dict):
+            keys = sorted(key for key in {*here, *there} if here.get(key) != there.get(key))
+            some = [f"{key} {_short(here.get(key))}, not {_short(there.get(key))}" for key in keys[:3]]
+            found.append(f"Other {what} than part 1: {'; '.join(some)}{' and more' if len(keys) > 3 else ''}.")
+        else:
+            found.append(f"Another {what} than part 1: {_short(here)}, not {_short(there)}.")
+    return found
+
+
+def _short(value: Any) -> str:
+    """A value of a protocol in a sentence; digests by their beginning."""
+    if isinstance(value, list):
+        return ", ".join(_short(each) for each in value) or "none"
+    return str(value)[:12] if isinstance(value, str) and len(value) == 64 else str(value)

@@ -7,20 +7,39 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+Done = subprocess.CompletedProcess[str]
+SEEN = ("BPG_", "PYTEST_", "HF_")  # read when they are needed; torch reads its own when it is imported
+BORN = dict(os.environ)  # what was set when this process began, and the starter with it
 
-def bpg(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+
+@cache
+def _starter() -> subprocess.Popen[str]:
+    """A process that forks for each command; it ends with this one, when nobody writes to it any more."""
+    script = [sys.executable, str(Path(__file__).with_name("starter.py"))]
+    return subprocess.Popen(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=BORN)
+
+
+def bpg(*arguments: object, cwd: Path | None = None, **environment: str) -> Done:
     """`bpg ARGUMENTS`, whatever it returns."""
-    return subprocess.run(
-        [sys.executable, "-m", "bpg", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        env=os.environ | environment,
-    )
+    command, wanted = list(map(str, arguments)), os.environ | environment
+    changed = {key for key in {*BORN, *wanted} if BORN.get(key) != wanted.get(key)}
+    if not all(key.startswith(SEEN) for key in changed):
+        own = [sys.executable, "-m", "bpg", *command]
+        return subprocess.run(own, capture_output=True, text=True, check=False, cwd=cwd, env=wanted)
+    starter = _starter()
+    assert starter.stdin is not None
+    assert starter.stdout is not None
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        where = {"cwd": str(cwd or Path.cwd()), "out": str(out), "err": str(err)}
+        print(json.dumps({"arguments": command, "environment": wanted, **where}), file=starter.stdin, flush=True)
+        code = int(starter.stdout.readline())
+        return Done(command, code, out.read_text(errors="replace"), err.read_text(errors="replace"))
 
 
 def done(*arguments: object, **more: Any) -> str:

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 from safetensors.torch import save_file
 
+from tests.command import bpg
 from tests.conftest import ROOT
 from tests.oracles import oracle
 
@@ -69,7 +70,8 @@ def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(("page", "commands"), [row for row in SCRIPTS if row[1][0].startswith("bpg ")])
 def test_the_commands_of_the_docs_run_one_after_another(page: str, commands: list[str], surroundings: Path) -> None:
     for command in commands:
-        found = run([sys.executable, "-m", *shlex.split(command)], surroundings)
+        words = shlex.split(command)
+        found = bpg(*words[1:], cwd=surroundings, BPG_WEIGHTS=str(surroundings), BPG_DATA=str(surroundings))
         assert found.returncode == 0, f"{page}: {command}\n{found.stderr}"
 
 

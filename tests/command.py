@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 Done = subprocess.CompletedProcess[str]
-SEEN = ("BPG_", "PYTEST_", "HF_")  # read when they are needed; torch reads its own when it is imported
+AT_IMPORT = ("OMP_", "MKL_", "KMP_", "OPENBLAS_", "TORCH_", "CUDA_", "PYTHON", "LD_")  # read when torch is imported
 BORN = dict(os.environ)  # what was set when this process began, and the starter with it
 
 
@@ -28,7 +28,7 @@ def bpg(*arguments: object, cwd: Path | None = None, **environment: str) -> Done
     """`bpg ARGUMENTS`, whatever it returns."""
     command, wanted = list(map(str, arguments)), os.environ | environment
     changed = {key for key in {*BORN, *wanted} if BORN.get(key) != wanted.get(key)}
-    if not all(key.startswith(SEEN) for key in changed):
+    if any(key.startswith(AT_IMPORT) for key in changed):
         own = [sys.executable, "-m", "bpg", *command]
         return subprocess.run(own, capture_output=True, text=True, check=False, cwd=cwd, env=wanted)
     starter = _starter()

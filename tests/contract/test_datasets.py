@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,8 +143,19 @@ def test_core50_runs_alike_in_every_form_and_what_is_undefined_is_nowhere_a_numb
     assert "domains in this order (128x128): s1, s2, s4, s5, s6, s8, s9, s11" in told
     told = bpg("run", "config.toml", "--set", "data.order=ni-0", "--set", "name=other", cwd=work).stderr
     assert "domains in this order (128x128): s11, s4, s2, s9, s1, s6, s5, s8" in told
-    parts = contents(read_runs([work])).sections
-    assert any("Another order of domains than part 1" in text for section in parts for text in section.text)
+    assert said_of_parts(work, "Another order of domains than part 1")
+    (run,) = (work / "runs" / "other").iterdir()
+    about = json.loads((run / "run.json").read_text())
+    about["data"]["protocol"], about["digest"] = "lae", "0" * 64
+    shutil.copytree(run, work / "apart" / "lae")
+    (work / "apart" / "lae" / "run.json").write_text(json.dumps(about))
+    shutil.copytree(run, work / "apart" / "own")
+    assert said_of_parts(work / "apart", "Another protocol than part 1")
+
+
+def said_of_parts(folder: Path, sentence: str) -> bool:
+    """Whether the report of the runs in a folder says so of one of its parts."""
+    return any(sentence in text for section in contents(read_runs([folder])).sections for text in section.text)
 
 
 def test_a_benchmark_runs_alike_with_clip(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from bpg.data.files import inside, read
 from bpg.data.folder import read_folder
 from bpg.data.pack import pack
 from bpg.data.places import Place
+from bpg.data.shards import domain_and_side
 from bpg.data.unpack import unpack
 from bpg.errors import BPGError, WrongUse
 from tests.toy import toy_folder
@@ -176,6 +177,61 @@ def test_shards_of_ones_own_say_domain_side_and_class(tmp_path: Path) -> None:
     tar_of(tmp_path / "shards" / "photo-train-000001.tar", {"0009.png": picture, "1.cls": b"1"})
     with pytest.raises(WrongUse, match="has no label"):
         read_folder(tmp_path / "shards")
+
+
+@pytest.mark.parametrize(
+    ("name", "domain", "side"),
+    [
+        ("photo-train-000000", "photo", "train"),
+        ("art-deco_val", "art-deco", "test"),
+        ("art_painting.test.03", "art_painting", "test"),
+        ("s1", "s1", ""),
+        ("s2", "s2", ""),
+        ("office31", "office31", ""),
+        ("contest-000", "contest", ""),
+        ("interval", "interval", ""),
+        ("train-0001", "shards", "train"),
+        ("0001", "shards", ""),
+    ],
+)
+def test_what_a_shards_name_says(name: str, domain: str, side: str) -> None:
+    assert domain_and_side(Path("/data/shards") / f"{name}.tar") == (domain, side)
+
+
+def test_an_interrupted_pack_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
+    folder = toy_folder(tmp_path / "toy")
+
+    def stop(done: int, _total: int) -> None:
+        if done == 30:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(folder, tmp_path / "packed", kind="shards", shard=5000, tell=stop)
+    assert [path.name for path in tmp_path.iterdir()] == ["toy"]
+    pack(folder, tmp_path / "packed", kind="shards", shard=5000)
+    with pytest.raises(WrongUse, match="is taken"):
+        pack(folder, tmp_path / "packed", kind="shards")
+    with pytest.raises(WrongUse, match="lies in"):
+        pack(folder, folder / "packed", kind="shards")
+
+
+def test_labelled_shards_packed_anew_keep_their_labels(tmp_path: Path) -> None:
+    picture = next(toy_folder(tmp_path / "toy").rglob("*.png")).read_bytes()
+    (tmp_path / "photo").mkdir()
+    tar_of(tmp_path / "photo" / "photo-0.tar", {"1.png": picture, "1.cls": b"cat", "2.png": picture, "2.cls": b"dog"})
+    pack(tmp_path / "photo", tmp_path / "again", kind="shards")
+    (sides,) = read_folder(tmp_path / "again", test_share=0).domains.values()
+    assert sides.train is not None
+    assert sides.train.counts() == {"cat": 1, "dog": 1}
+
+
+def test_a_zip_written_elsewhere_is_read(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("photo\\dog\\1.jpg", b"one")
+        archive.writestr("./photo/dog/2.JPG", b"two")
+    place = Place.open(tmp_path)
+    assert read(place.file("photo/dog/1.jpg")) == b"one"
+    assert read(place.file("./photo/dog/2.jpg")) == b"two"
 
 
 def test_a_suffix_in_the_wrong_case_is_forgiven(tmp_path: Path) -> None:

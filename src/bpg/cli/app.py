@@ -83,7 +83,7 @@ class Common:
         return choose_device(self.device)
 
 
-data = typer.Typer(name="data", help="The benchmarks: which there are, and whether one is whole.")
+data = typer.Typer(name="data", help="The benchmarks: which there are, to get them, to check them, to pack them.")
 app.add_typer(data)
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from bpg.cli.app import Common
-from bpg.cli.images import tell_left_out
+from bpg.cli.images import check_place, tell_left_out
 from bpg.cli.tables import print_json, print_table
 from bpg.data.benchmark import Benchmark
-from bpg.data.download import fetch
+from bpg.data.download import fetch, unpacked
+from bpg.data.files import is_archive
+from bpg.data.folder import COMPRESSED
 from bpg.data.pack import Kind, pack
 from bpg.data.samples import write_sample
 from bpg.data.unpack import unpack
-from bpg.data.verify import verify
+from bpg.data.verify import sizes_off, verify
 from bpg.errors import WrongUse
 from bpg.progress import counted
 from bpg.registry import DATASETS
@@ -48,12 +50,22 @@ def _published_images(benchmark: Benchmark) -> int | None:
     return sum(each["images"] if "images" in each else sum(each["classes"].values()) for each in parts) or None
 
 
-def print_verified(common: Common, name: str, root: Path | None, *, duplicates: bool) -> bool:
+def print_verified(common: Common, name: str, root: Path | None, *, duplicates: bool, again: bool) -> bool:
     """A row a side of a domain, then what is wrong; whether nothing is."""
     benchmark: Benchmark = DATASETS[name]
-    found = benchmark.find(root)
+    common.use_machine()
+    try:
+        found = benchmark.find(root)
+    except WrongUse as error:
+        if root is None or not root.exists():
+            raise
+        if common.json:
+            print_json({"name": name, "root": str(root), "sets": [], "wrong": [str(error)]})
+        else:
+            print(f"WRONG: {error}")
+        return False
     with common.bar(name) as show:
-        verified = verify(benchmark, found, counted(show, "verify"))
+        verified = verify(benchmark, found, counted(show, "verify"), again=again)
     rows = [
         {
             "set": side.name,
@@ -61,7 +73,7 @@ def print_verified(common: Common, name: str, root: Path | None, *, duplicates: 
             "classes": len(side.classes),
             "smallest class": min(side.classes.values(), default=0),
             "sha256": side.sha256 if common.json else side.sha256[:16],
-            "as published": None if side.name not in benchmark.expected else not side.wrong,
+            "as published": None if side.name not in benchmark.expected or found.split == "made" else not side.wrong,
         }
         for side in verified.sets
     ]
@@ -107,28 +119,32 @@ def print_verified(common: Common, name: str, root: Path | None, *, duplicates: 
 
 
 def prepare_benchmark(
-    common: Common, name: str, root: Path, *, mirror: str | None, unpacked: bool, images: Path | None
+    common: Common, name: str, root: Path, *, mirror: str | None, unpacking: bool, images: Path | None
 ) -> None:
     """Fetch what a benchmark is made of into `root`, and make of it what has to be made."""
     benchmark: Benchmark = DATASETS[name]
     if benchmark.shipped is not None:
         common.say(f"{name} ships with bpg: there is nothing to prepare.")
         return
+    if (benchmark.build is None and images is not None) or (benchmark.build is not None and unpacking):
+        flag = "--images" if images is not None else "--unpack"
+        raise WrongUse(f"{name} does not take {flag}", wanted="none", came=flag, remedy="Leave it out.")
+    check_place(root, "a benchmark")
     root.mkdir(parents=True, exist_ok=True)
     for download in benchmark.downloads if images is None else ():
         with common.bar(download.name) as show:
             file = fetch(download, root, mirror=mirror, tell=counted(show, "bytes"))
-        common.say(f"{file}: {file.stat().st_size:,} bytes")
-    for archive in sorted(path for path in root.iterdir() if path.name.lower().endswith((".tar.gz", ".tgz"))):
-        common.say(f"{archive.name}: {unpack(archive, root):,} files unpacked")  # it cannot be read in place
-        archive.unlink()
-    if unpacked:
-        for archive in sorted(path for path in root.iterdir() if path.suffix.lower() in (".zip", ".tar")):
-            common.say(f"{archive.name}: {unpack(archive, root):,} files unpacked; {archive.name} is removed")
-            archive.unlink()
+        common.say(f"{file} is there")
+    for archive in sorted(path for path in root.iterdir() if path.name.lower().endswith((".zip", ".tar", *COMPRESSED))):
+        if unpacking:
+            common.say(f"{archive.name}: {unpack(archive, root):,} files unpacked; it is called *.unpacked now")
+            archive.rename(unpacked(archive))
+        elif not is_archive(archive):
+            common.say(f"note: {archive.name} cannot be read as it is; --unpack unpacks it")
     if benchmark.build is not None:
-        benchmark.build(root, images)
-    if not benchmark.downloads and benchmark.build is None and not any(root.iterdir()):
+        with common.bar(name) as show:
+            benchmark.build(root, images, counted(show, "make"))
+    if not any(root.iterdir()):
         raise WrongUse(
             f"{name} cannot be fetched by an address",
             wanted=f"its files in {root}",
@@ -136,11 +152,15 @@ def prepare_benchmark(
             remedy=f"Get it from {benchmark.source}, put it there as it is, archives too, and run the same again.",
         )
     found = benchmark.find(root)
-    common.say(
-        f"{name}: {', '.join(found.domains)} in {found.root}. `bpg data verify {name} {root}` reads every image."
-    )
+    off = sizes_off(benchmark, found)
     if common.json:
-        print_json({"name": name, "root": str(found.root), "domains": list(found.domains), "variant": found.variant})
+        about = {"name": name, "root": str(found.root), "domains": list(found.domains), "variant": found.variant}
+        print_json(about | {"off": off})
+        return
+    print(f"{name}: {', '.join(found.domains)} in {found.root}.")
+    for each in off:
+        print(f"note: {each}")
+    print(f"`bpg data verify {name} {root}` reads every image.")
 
 
 def pack_folder(common: Common, root: Path, out: Path, kind: Kind) -> None:

@@ -13,11 +13,13 @@ from bpg.cli.app import Common
 from bpg.cli.images import check_place, tell_left_out, tell_unreadable
 from bpg.cli.tables import print_json, print_table
 from bpg.data.protocols import PROTOCOLS
+from bpg.data.verify import sizes_off
 from bpg.experiments.manifest import find, prepare
 from bpg.experiments.records import Run, read_runs
 from bpg.experiments.runner import run_cell
 from bpg.experiments.spec import Spec, cells, read_spec
 from bpg.metrics import average_accuracy, forgetting, mean_accuracy
+from bpg.registry import DATASETS
 from bpg.report.contents import contents
 from bpg.report.html import html
 from bpg.report.markdown import markdown
@@ -34,6 +36,8 @@ def run_spec(common: Common, config: Path, out: Path, changes: list[str]) -> Non
     with common.bar("images") as show:
         data = prepare(spec, found, show)
     tell_unreadable(common, data.manifest)
+    if spec.data.benchmark is not None and (off := sizes_off(DATASETS[spec.data.benchmark], found)):
+        common.say(f"note: {spec.data.benchmark} is not as published, {len(off)} sets differ in size, such as {off[0]}")
     variant = f" ({found.variant})" if found.variant is not None else ""
     common.say(f"domains in this order{variant}: {', '.join(domain.name for domain in data.stream.domains)}")
     runs = []
@@ -65,7 +69,9 @@ def backbone_of(spec: Spec, device: Any) -> Backbone:
         device=device,
     )
     if spec.data.protocol is not None:
-        backbone.preprocessing = PROTOCOLS[spec.data.protocol].pixels(backbone.preprocessing)
+        backbone.preprocessing = PROTOCOLS[spec.data.protocol].pixels(
+            backbone.preprocessing, clip=backbone.text is not None
+        )
     return backbone
 
 

@@ -478,10 +478,11 @@ def verify_benchmark(
             "--duplicates/--no-duplicates", help="Whether pictures on both sides, or of two classes, are wrong."
         ),
     ] = True,
+    again: Annotated[bool, typer.Option("--again", help="Read every image, also what did not change since.")] = False,
 ) -> None:
     """Read, count and hash a benchmark's images and hold them against what was published. Exits with 1 if they differ.
 
-    Files that did not change since they were last read are not read again.
+    Files that did not change since they were last read are not read again, unless it is asked for.
 
     Examples:
 
@@ -491,12 +492,12 @@ def verify_benchmark(
     """
     from bpg.cli.data import print_verified
 
-    if not print_verified(common, name, root, duplicates=duplicates):
+    if not print_verified(common, name, root, duplicates=duplicates, again=again):
         raise typer.Exit(1)
 
 
 @register(data, "prepare")
-def prepare_benchmark_(
+def prepare_data(
     common: Common,
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name that `bpg data list` tells.")],
     root: Annotated[Path, typer.Argument(metavar="ROOT", help="The folder to put it in.")],
@@ -520,11 +521,11 @@ def prepare_benchmark_(
     """
     from bpg.cli.data import prepare_benchmark
 
-    prepare_benchmark(common, name, root, mirror=mirror, unpacked=unpack, images=images)
+    prepare_benchmark(common, name, root, mirror=mirror, unpacking=unpack, images=images)
 
 
 @register(data, "pack")
-def pack_(
+def pack_data(
     common: Common,
     root: Annotated[Path, typer.Argument(metavar="ROOT", help="A folder of images, of any layout.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.")],
@@ -549,7 +550,7 @@ def pack_(
 
 
 @register(data, "sample")
-def sample_(
+def sample_data(
     common: Common,
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name that `bpg data list` tells.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.")],

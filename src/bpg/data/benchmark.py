@@ -23,8 +23,8 @@ class Download:
     """A file to fetch."""
 
     address: str
-    sha256: str | None = None  # where it is published, or was measured
-    unpack: bool = False  # a compressed tar: it cannot be read in place
+    sha256: str | None = None  # where it is published
+    folder: str = ""  # in the benchmark's, where it goes
 
     @property
     def name(self) -> str:
@@ -42,12 +42,14 @@ class Benchmark:
     read: Callable[[Place], Found]
     order: tuple[str, ...]  # of learning
     orders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # others in use, by name
+    variants: tuple[str, ...] = ()  # in which it is used, of those that are handed round
     unseen: tuple[str, ...] = ()  # what to test on instead, which is never learned and belongs to no domain
     template: str = TEMPLATE  # a text for CLIP that names a class
     shipped: Path | None = None  # where it lies inside the package
     downloads: tuple[Download, ...] = ()  # files that make it up; none where it cannot be had by an address
     gigabytes: float | None = None  # to download
-    build: Callable[[Path, Path | None], None] | None = None  # makes it in a folder, from what was downloaded or given
+    # Makes it in a folder, from what was downloaded or given, and tells how far it is.
+    build: Callable[[Path, Path | None, Callable[[int, int], None]], None] | None = None
     credit: str = ""  # whom to name wherever its images are shown
     published: Callable[[], Mapping[str, Any]] | None = None  # "domain/side" -> images, classes, sha256, if known
 

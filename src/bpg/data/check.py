@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from bpg.data.ahead import ahead
@@ -13,7 +14,7 @@ from bpg.data.images import ImageSet, SetDigest
 from bpg.data.remember import Memory
 from bpg.errors import ImageError
 
-WINDOW = 64
+PIECE, WINDOW = 8, 16  # images that a thread reads at a time, and pieces under way
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,26 @@ class Checked:
     files: tuple[bytes, ...]  # the sha256 of each image's file
 
 
-def check(images: ImageSet, *, strict: bool = False, progress: Callable[[int, int], None] | None = None) -> Checked:
-    """Read every image of `images` that is new or changed since it was last read. `strict`: a fault is an error."""
+def check(
+    images: ImageSet,
+    *,
+    strict: bool = False,
+    again: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Checked:
+    """Read every image of `images` that is new or changed since it was last read, or all of them `again`.
+
+    `strict`: a fault is an error.
+    """
     memory = Memory()
 
-    def look(index: int) -> bytes | Unreadable:
+    def look(start: int) -> list[bytes | Unreadable]:
+        return [look_at(index) for index in range(start, min(start + PIECE, len(images)))]
+
+    def look_at(index: int) -> bytes | Unreadable:
         path = images.paths[index]
         key = memory.key(path)
-        known = memory.get(key) if key is not None else None
+        known = memory.get(key) if key is not None and not again else None
         if known is None:
             known = _read(images, index)
             if key is not None and known[0]:  # what could not even be opened may be so for other reasons
@@ -54,7 +67,8 @@ def check(images: ImageSet, *, strict: bool = False, progress: Callable[[int, in
     faults: list[Unreadable] = []
     digest = SetDigest()
     try:
-        for index, found in enumerate(ahead(look, range(len(images)), window=WINDOW)):
+        pieces = ahead(look, range(0, len(images), PIECE), window=WINDOW)
+        for index, found in enumerate(chain.from_iterable(pieces)):
             if isinstance(found, Unreadable):
                 faults.append(found)
             else:
@@ -91,7 +105,11 @@ def _read(images: ImageSet, index: int) -> tuple[bytes, str]:
 
 
 def check_all(
-    sets: Iterable[ImageSet], *, strict: bool = False, progress: Callable[[int, int], None] | None = None
+    sets: Iterable[ImageSet],
+    *,
+    strict: bool = False,
+    again: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Checked]:
     """`check` of each of `sets` in turn; progress counts them all."""
     every = list(sets)
@@ -102,5 +120,5 @@ def check_all(
             if progress is not None:
                 progress(before + now, total)
 
-        yield check(images, strict=strict, progress=go_on)
+        yield check(images, strict=strict, again=again, progress=go_on)
         done += len(images)

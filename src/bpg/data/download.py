@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -11,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bpg.data.benchmark import UNFINISHED, Download
-from bpg.errors import BPGError
+from bpg.data.files import inside, is_archive
+from bpg.errors import BPGError, WrongUse
 
 CHUNK = 2**18
 TRIES, PAUSE = 4, 1.0  # seconds before the second try, twice as many before each further one
 TIMEOUT = 60
-CUT = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
+CUT = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError)
+LATER = (408, 429)  # what a server says that is busy
 
 
 class DownloadError(BPGError, OSError):
@@ -28,10 +31,14 @@ def fetch(download: Download, folder: Path, *, mirror: str | None = None, tell: 
 
     `tell` is called with the bytes that are there and their number.
     """
-    target = folder / download.name
-    if target.is_file():
-        _check(target, download)
+    target = folder / download.folder / download.name
+    if target.is_file() or unpacked(target).is_file():
         return target
+    if mirror is not None and not mirror.startswith(("http://", "https://", "ftp://")):
+        raise WrongUse(
+            "no mirror", wanted="an address such as https://server/folder", came=mirror, remedy="Correct it."
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
     address = download.address if mirror is None else f"{mirror.rstrip('/')}/{download.name}"
     part = target.with_name(target.name + UNFINISHED)
     for attempt in range(1, TRIES + 1):
@@ -39,14 +46,19 @@ def fetch(download: Download, folder: Path, *, mirror: str | None = None, tell: 
             _go_on(address, part, tell)
             break
         except CUT as error:
-            final = isinstance(error, urllib.error.HTTPError) and error.code < 500
+            final = isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code not in LATER
             if final or attempt == TRIES:
                 raise _failed(address, part, error) from error
             time.sleep(PAUSE * 2 ** (attempt - 1))
-    _check(part, download)
     part.replace(target)
     part.with_name(part.name + ".tag").unlink(missing_ok=True)
+    _check(target, download)
     return target
+
+
+def unpacked(archive: Path) -> Path:
+    """What an archive is called once it is unpacked: it is not fetched again, and not read."""
+    return archive.with_name(archive.name + ".unpacked")
 
 
 def _go_on(address: str, part: Path, tell: Callable[[int, int], None]) -> None:
@@ -54,7 +66,7 @@ def _go_on(address: str, part: Path, tell: Callable[[int, int], None]) -> None:
     mark = part.with_name(part.name + ".tag")
     have = part.stat().st_size if part.is_file() else 0
     known = mark.read_text(encoding="utf-8") if mark.is_file() else ""
-    request = urllib.request.Request(address, headers={"User-Agent": "bpg"})  # noqa: S310: addresses are the catalogue's
+    request = urllib.request.Request(address, headers={"User-Agent": "bpg"})
     if have and known:
         request.add_header("Range", f"bytes={have}-")
         request.add_header("If-Range", known)
@@ -63,15 +75,21 @@ def _go_on(address: str, part: Path, tell: Callable[[int, int], None]) -> None:
     except urllib.error.HTTPError as error:
         if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise
+        if error.headers.get("Content-Range", "").endswith(f"/{have}"):
+            return  # it was all there
         part.unlink()  # longer than the file is, so another one
         _go_on(address, part, tell)
         return
     with answer:
-        partial = answer.status == http.HTTPStatus.PARTIAL_CONTENT
+        from_here = answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+        partial = answer.status == http.HTTPStatus.PARTIAL_CONTENT and from_here
         have = have if partial else 0
         length = answer.headers.get("Content-Length")
         total = have + int(length) if length else 0
-        mark.write_text(answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "", encoding="utf-8")
+        tag = answer.headers.get("ETag", "")
+        if not tag or tag.startswith("W/"):  # of a weak one, bytes may differ
+            tag = answer.headers.get("Last-Modified", "")
+        mark.write_text(tag, encoding="utf-8")
         with part.open("ab" if partial else "wb") as out:
             while chunk := answer.read(CHUNK):
                 out.write(chunk)
@@ -82,18 +100,23 @@ def _go_on(address: str, part: Path, tell: Callable[[int, int], None]) -> None:
 
 
 def _check(file: Path, download: Download) -> None:
-    if download.sha256 is None:
-        return
-    digest = hashlib.sha256()
-    with file.open("rb") as opened:
-        while chunk := opened.read(CHUNK):
-            digest.update(chunk)
-    if digest.hexdigest() != download.sha256:
+    """Remove what came, if it is something else."""
+    wanted, came = "", ""
+    if download.sha256 is not None:
+        with file.open("rb") as opened:
+            wanted, came = download.sha256, hashlib.file_digest(opened, "sha256").hexdigest()
+    if wanted == came and is_archive(file):
+        try:
+            inside(file)
+        except OSError as error:
+            wanted, came = "a whole archive", error.strerror or str(error)
+    if wanted != came:
+        file.unlink()
         raise DownloadError(
-            f"{file} is not what was published",
-            wanted=f"sha256 {download.sha256}",
-            came=digest.hexdigest(),
-            remedy="Remove it and run the same command again.",
+            f"what came from {download.address} is not {download.name}",
+            wanted=wanted,
+            came=came,
+            remedy="Run the same command again, or name another server with --mirror.",
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import lzma
 import os
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -17,7 +18,16 @@ from pathlib import Path
 from typing import Protocol
 
 LARGEST = 2**30  # bytes that an archive may unpack one file to
-DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, ValueError, RuntimeError)
+DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    NotImplementedError,
+    ValueError,
+    RuntimeError,
+    IndexError,
+)
 BLOCK = 512  # bytes, of a tar
 
 
@@ -32,19 +42,40 @@ def read(path: Path) -> bytes:
     A suffix in the wrong case is forgiven: lists say .jpg where the file is a .JPG.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # to read from a pipe or a device may never end
+        if not stat.S_ISREG(os.stat(path).st_mode):  # to read from a pipe or a device may never end
             raise OSError(0, "no regular file")
-        return path.read_bytes()
+        with open(path, "rb", buffering=0) as opened:
+            return opened.read()
     except FileNotFoundError:
-        for suffix in {path.suffix.lower(), path.suffix.upper()} - {path.suffix}:
-            if path.with_suffix(suffix).is_file():
-                return path.with_suffix(suffix).read_bytes()
-        raise
-    except NotADirectoryError:
-        archive = next((parent for parent in path.parents if parent.is_file()), None)
-        if archive is None:
+        other = next((path.with_name(name) for name in other_cases(path.name) if path.with_name(name).is_file()), None)
+        if other is None:
             raise
-        return _unpacked(archive, path.relative_to(archive).as_posix())
+        return other.read_bytes()
+    except NotADirectoryError:
+        found = archive_of(path)
+        if found is None:
+            raise
+        return _unpacked(*found)
+
+
+def archive_of(path: Path) -> tuple[Path, str] | None:
+    """The archive that a file lies in, and its name there; None if it lies in none."""
+    folder, _, name = str(path).rpartition("/")
+    found = _archive_above(folder)
+    return None if found is None else (found[0], f"{found[1]}{name}")
+
+
+@lru_cache(maxsize=100_000)
+def _archive_above(folder: str) -> tuple[Path, str] | None:
+    """The archive at or above a folder, and the way down from there."""
+    archive = next((place for place in (Path(folder), *Path(folder).parents) if place.is_file()), None)
+    return None if archive is None else (archive, f"{folder[len(str(archive)) :]}/".lstrip("/"))
+
+
+def other_cases(name: str) -> list[str]:
+    """A file's name with its suffix in small and in capital letters, but for as it is."""
+    stem, suffix = os.path.splitext(name)
+    return [stem + other for other in (suffix.lower(), suffix.upper()) if other != suffix]
 
 
 def inside(archive: Path) -> list[str]:
@@ -56,7 +87,7 @@ def inside(archive: Path) -> list[str]:
     for name in names:
         if name.startswith("/") or (".." in name and ".." in name.split("/")):
             raise OSError(0, f"{archive.name} holds names that lead out of it", str(archive))
-    return sorted(name for name in names if not name.startswith("__MACOSX/"))
+    return sorted({name for name in names if not name.startswith("__MACOSX/")})
 
 
 def _unpacked(archive: Path, name: str) -> bytes:
@@ -74,7 +105,7 @@ class _Archive(Protocol):
     def read(self, name: str) -> bytes: ...
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def _opened(archive: Path, _changed: int) -> _Archive:
     return _Tar(archive) if archive.suffix.lower() == ".tar" else _Zip(archive)
 
@@ -83,22 +114,34 @@ class _Zip:
     def __init__(self, archive: Path) -> None:
         self._zip = zipfile.ZipFile(archive)  # its readers share one handle under a lock: threads may
         self._shown = archive.name
+        # some packers write other separators, or begin at the folder they are in
+        self._given = {n.replace("\\", "/").removeprefix("./"): n for n in self._zip.namelist() if not n.endswith("/")}
 
     def names(self) -> list[str]:
-        return [name for name in self._zip.namelist() if not name.endswith("/")]
+        return list(self._given)
 
     def read(self, name: str) -> bytes:
-        if self._zip.getinfo(name).file_size > LARGEST:
+        info = self._zip.getinfo(self._given[name])
+        if info.file_size > LARGEST:
             raise OSError(0, f"more than {LARGEST:,} bytes in {self._shown}")
-        return self._zip.read(name)
+        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+            return self._zip.read(info)
+        # As images are packed: the bytes lie behind a local header, and many threads may read them at once.
+        file = self._zip.fp.fileno()  # type: ignore[union-attr]
+        lengths = struct.unpack("<HH", os.pread(file, 4, info.header_offset + 26))
+        content = os.pread(file, info.file_size, info.header_offset + 30 + sum(lengths))
+        if zlib.crc32(content) != info.CRC:
+            raise zipfile.BadZipFile(f"{name} is damaged")
+        return content
 
 
 class _Tar:
     """Where each file of a tar begins. The standard library's own reader takes a minute for 100,000 files."""
 
     def __init__(self, archive: Path) -> None:
-        self._file = archive.open("rb")
-        self._places = {name: (start, size) for name, start, size in _tar_files(self._file.fileno())}
+        self._path = archive  # opened for each file: there may be more shards than a process may have files open
+        with archive.open("rb") as opened:
+            self._places = {name: (start, size) for name, start, size in _tar_files(opened.fileno())}
 
     def names(self) -> list[str]:
         return list(self._places)
@@ -107,7 +150,8 @@ class _Tar:
         start, size = self._places[name]
         if size > LARGEST:
             raise OSError(0, f"more than {LARGEST:,} bytes in one file")
-        return os.pread(self._file.fileno(), size, start)
+        with self._path.open("rb", buffering=0) as opened:
+            return os.pread(opened.fileno(), size, start)
 
 
 def _tar_files(file: int) -> Iterator[tuple[str, int, int]]:

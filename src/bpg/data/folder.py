@@ -44,6 +44,10 @@ class Sides:
     train: ImageSet | None
     test: ImageSet | None
 
+    def named(self) -> dict[str, ImageSet]:
+        """Those that there are, by "train" and "test"."""
+        return {side: images for side, images in (("train", self.train), ("test", self.test)) if images is not None}
+
 
 @dataclass(slots=True)
 class LeftOut:
@@ -219,6 +223,11 @@ def read_place(place: Place, *, test_share: float = TEST_SHARE) -> Found:
     return Found(root, layout, domains, left_out, "given" if splits == {True} else "made")
 
 
+def read_split(place: Place, names: Sequence[str]) -> Found:
+    """DOMAIN/{train,test}/CLASS/*, where the nearest folder with one of these domains is."""
+    return read_place(place.holding(*names) or place)
+
+
 def read_domains(
     place: Place, names: Mapping[str, Sequence[str]], *, inner: str | None = None, test_share: float
 ) -> Found:
@@ -227,7 +236,7 @@ def read_domains(
     Lists `domain_{train,test}.txt` go before; without them and without train and test folders, a split is made.
     """
     spellings = {each: domain for domain, known in names.items() for each in (domain, *known)}
-    place = next((p for p in (place, *place.folders()) if any(p.folder(each) is not None for each in spellings)), place)
+    place = place.holding(*spellings) or place
     domains: dict[str, Sides] = {}
     left_out, layouts = LeftOut(), set()
     for domain, known in names.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -12,10 +13,12 @@ from typing import Literal
 from bpg.data.files import read
 from bpg.data.images import SUFFIXES
 from bpg.data.places import Place
+from bpg.data.shards import LABEL
 from bpg.errors import WrongUse
 
 SHARD = 10**9  # bytes
 Kind = Literal["zip", "shards"]
+Files = list[tuple[str, Path]]  # by the path from the folder
 
 
 def pack(
@@ -27,46 +30,58 @@ def pack(
     same bytes.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise WrongUse(
-            f"{out} is no place to pack to", wanted="a new or empty folder", came="another", remedy="Name one."
-        )
+        raise WrongUse(f"{out} is taken", wanted="a new or empty folder", came="another", remedy="Name one.")
+    if out.resolve().is_relative_to(root.resolve()):
+        raise WrongUse(f"{out} lies in {root}", wanted="a folder outside", came="one inside", remedy="Name another.")
     files = list(Place.open(root).walk())
     if not files:
         raise WrongUse(f"there is nothing to pack in {root}", wanted="files", came="none", remedy="Check the path.")
-    out.mkdir(parents=True, exist_ok=True)
     name = root.resolve().stem if root.is_file() else root.resolve().name
+    part = out.with_name(f".{out.name}.packing")  # moved to its place when all is written: half of it would look whole
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
     counted = _counted(len(files), tell)
-    if kind == "zip":
-        return [_zip(files, out / f"{name}.zip", counted)]
-    images = [(key, path) for key, path in files if path.suffix.lower() in SUFFIXES]
+    try:
+        made = (
+            [_zip(files, part / f"{name}.zip", counted)]
+            if kind == "zip"
+            else _shards(files, part, name, shard, counted)
+        )
+        if out.exists():
+            out.rmdir()
+        part.rename(out)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return [out / path.name for path in made]
+
+
+def _shards(files: Files, folder: Path, name: str, size: int, counted: Callable[[], None]) -> list[Path]:
+    """Images and their labels in shards, all else beside them."""
+    samples = [(key, path) for key, path in files if path.suffix.lower() in (*SUFFIXES, LABEL)]
     for key, path in files:
-        if path.suffix.lower() not in SUFFIXES:
-            (out / key).parent.mkdir(parents=True, exist_ok=True)
-            (out / key).write_bytes(read(path))
+        if path.suffix.lower() not in (*SUFFIXES, LABEL):
+            (folder / key).parent.mkdir(parents=True, exist_ok=True)
+            (folder / key).write_bytes(read(path))
             counted()
     made: list[Path] = []
-    while images:
-        made.append(out / f"{name}-{len(made):06}.tar")
-        images = _shard(images, made[-1], shard, counted)
+    while samples:
+        made.append(folder / f"{name}-{len(made):06}.tar")
+        samples = _shard(samples, made[-1], size, counted)
     return made
 
 
-def _zip(files: list[tuple[str, Path]], target: Path, counted: Callable[[], None]) -> Path:
-    part = target.with_suffix(".part")
-    with zipfile.ZipFile(part, "w") as archive:  # images are compressed already
+def _zip(files: Files, target: Path, counted: Callable[[], None]) -> Path:
+    with zipfile.ZipFile(target, "w") as archive:  # images are compressed already
         for key, path in files:
             archive.writestr(zipfile.ZipInfo(key), read(path))
             counted()
-    return part.replace(target)
+    return target
 
 
-def _shard(
-    images: list[tuple[str, Path]], target: Path, most: int, counted: Callable[[], None]
-) -> list[tuple[str, Path]]:
-    """Fill one shard; the images that are left."""
-    part, size = target.with_suffix(".part"), 0
-    with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as archive:
-        left = list(reversed(images))
+def _shard(samples: Files, target: Path, most: int, counted: Callable[[], None]) -> Files:
+    """Fill one shard; what is left."""
+    size, left = 0, list(reversed(samples))
+    with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive:
         while left and size < most:
             key, path = left.pop()
             content = read(path)
@@ -76,8 +91,7 @@ def _shard(
             archive.members.clear()  # type: ignore[attr-defined]  # or many of them would fill the memory
             size += len(content)
             counted()
-    part.replace(target)
-    return images[len(images) - len(left) :]
+    return left[::-1]
 
 
 def _counted(total: int, tell: Callable[[int, int], None] | None) -> Callable[[], None]:

@@ -31,7 +31,7 @@ class _Type:
 
 
 class _Array:
-    """numpy's array, whose state says all of it."""
+    """What stands for numpy's array, whose state says all of it: `np.asarray` makes one of it."""
 
     values: NDArray[Any]
 
@@ -42,6 +42,10 @@ class _Array:
         _, shape, kind, fortran, data = state
         flat = np.frombuffer(_bytes(data), dtype=kind.kind)
         self.values = flat.reshape(shape, order="F" if fortran else "C")
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
+        del copy
+        return self.values if dtype is None else self.values.astype(dtype)
 
 
 def _filled(data: Any, kind: _Type, shape: Any, order: Any = "C") -> _Array:
@@ -80,9 +84,9 @@ class _Reader(pickle.Unpickler):
 
 
 def read_pickle(encoded: bytes, *, where: str) -> Any:
-    """What the pickle holds: containers, texts, numbers, and numpy's arrays of numbers."""
+    """What the pickle holds: containers, texts, numbers, and what `np.asarray` makes arrays of."""
     try:
-        return _plain(_Reader(io.BytesIO(encoded), encoding="latin1").load())
+        return _Reader(io.BytesIO(encoded), encoding="latin1").load()
     except Exception as error:  # a damaged pickle raises nearly anything
         raise WrongUse(
             f"cannot read {where}",
@@ -90,17 +94,6 @@ def read_pickle(encoded: bytes, *, where: str) -> Any:
             came=f"{type(error).__name__}: {error}",
             remedy="Fetch it anew. What else a pickle asks for is not run.",
         ) from error
-
-
-def _plain(value: Any) -> Any:
-    """`value` with arrays as numpy has them."""
-    if isinstance(value, _Array):
-        return value.values
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple) and value and not isinstance(value[0], int | float | str):
-        return [_plain(inner) for inner in value]
-    return value
 
 
 def _text(value: Any) -> str:

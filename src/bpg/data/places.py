@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bpg.data.files import inside, is_archive
+from bpg.data.files import inside, is_archive, other_cases
 from bpg.errors import WrongUse
 
 CLUTTER = frozenset(("thumbs.db", "desktop.ini"))  # with hidden files, what systems leave behind: not worth a word
@@ -64,12 +64,9 @@ class Place:
 
     def files(self) -> list[Path]:
         """The files in it, by name, whatever they are; hidden ones and archives are not there."""
-        found = dict(self._packed.files) if self._packed else {}
-        root = self._packed is not None and self._disk
-        for entry in self._entries():
-            path = self.path / entry.name
-            if not _is_folder(entry) and not (root and is_archive(path)):  # a dangling link too
-                found[entry.name] = path
+        packed = self._packed.files if self._packed else {}
+        paths = [self.path / entry.name for entry in self._entries() if not _is_folder(entry)]  # a dangling link too
+        found = {path.name: path for path in paths if not (self._packed and is_archive(path))} | packed
         return [found[name] for name in sorted(found) if not name.startswith(".") and name.lower() not in CLUTTER]
 
     def file(self, name: str) -> Path:
@@ -84,12 +81,15 @@ class Place:
         """The folder `name` in it, whatever the case of its letters."""
         return next((each for each in self.folders() if each.name.lower() == name.lower()), None)
 
-    def within(self, name: str) -> Place:
-        """This place, or the first folder of it, that holds the file or folder `name`; itself if none does."""
-        for place in (self, *self.folders()):
-            if place.holds(name) or place.folder(name) is not None:
-                return place
-        return self
+    def holding(self, *names: str) -> Place | None:
+        """The nearest place, this one or up to two folders below it, with a file or folder of one of these names."""
+        places = [self]
+        for _ in range(3):
+            for place in places:
+                if any(place.holds(name) or place.folder(name) is not None for name in names):
+                    return place
+            places = [inner for place in places for inner in place.folders()]
+        return None
 
     def walk(self, name: str = "") -> Iterator[tuple[str, Path]]:
         """All files at and below it, folder by folder: the path from here, after `name`, and where it lies."""
@@ -100,10 +100,12 @@ class Place:
 
     def _in_archive(self, name: str) -> Path | None:
         packed = self._packed
-        *folders, last = name.split("/")
+        *folders, last = (part for part in name.split("/") if part not in ("", "."))
         for folder in folders:
             packed = packed.folders.get(folder) if packed is not None else None
-        return packed.files.get(last) if packed is not None else None
+        if packed is None:
+            return None
+        return packed.files.get(last) or next((packed.files[o] for o in other_cases(last) if o in packed.files), None)
 
     def _inner(self) -> dict[str, _Packed]:
         return self._packed.folders if self._packed else {}

@@ -16,6 +16,7 @@ from threading import Lock
 
 import PIL
 
+from bpg.data.files import archive_of
 from bpg.folders import cache_folder
 
 FORMAT = 1
@@ -36,14 +37,17 @@ class Memory:
         self._waiting: list[tuple[bytes, int, int, bytes, str]] = []
         self._archives: dict[Path, os.stat_result] = {}
         self._base: sqlite3.Connection | None = None
+        self._empty = True  # when it was opened: to ask would cost more than the answer
         file = memory_file()
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             self._base = sqlite3.connect(file, check_same_thread=False, timeout=60)
+            self._base.execute("PRAGMA synchronous=OFF")  # what a power cut damages is worked out again
             self._base.execute(
                 "CREATE TABLE IF NOT EXISTS files "
                 "(path BLOB PRIMARY KEY, size INTEGER, changed INTEGER, sha256 BLOB, fault TEXT) WITHOUT ROWID"
             )
+            self._empty = self._base.execute("SELECT 1 FROM files LIMIT 1").fetchone() is None
         except (OSError, sqlite3.Error) as error:
             self._stop(error)
 
@@ -54,15 +58,20 @@ class Memory:
         except FileNotFoundError:
             return None
         except OSError:  # inside an archive
-            archive = next((parent for parent in path.parents if parent in self._archives or parent.is_file()), None)
-            if archive is None:
+            place = archive_of(path)
+            if place is None:
                 return None
-            found = self._archives.setdefault(archive, os.stat(archive))
+            archive = place[0]
+            if archive not in self._archives:
+                self._archives[archive] = os.stat(archive)
+            found = self._archives[archive]
         where = hashlib.blake2b(os.fsencode(os.path.abspath(path)), digest_size=16).digest()
         return where, found.st_size, found.st_mtime_ns
 
     def get(self, key: Key) -> tuple[bytes, str] | None:
         """The sha256 of a file and its fault, or nothing if it is new or changed."""
+        if self._empty:
+            return None
         with self._lock:
             if self._base is None:
                 return None
@@ -98,8 +107,10 @@ class Memory:
     def close(self) -> None:
         """Write down what waits, and let go of the file."""
         self.flush()
-        if self._base is not None:
-            self._base.close()
+        with self._lock:
+            base, self._base = self._base, None
+            if base is not None:
+                base.close()
 
     def _stop(self, error: Exception) -> None:
         self._base = None

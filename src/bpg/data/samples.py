@@ -124,10 +124,10 @@ def _core50(_: Benchmark, per_class: int, most: int) -> Iterator[Entry]:
         yield f"core50_128x128/{name}.pkl", pickle.dumps(content, protocol=2)
 
 
-def _pacs(_: Benchmark, per_class: int, __: int) -> Iterator[Entry]:
+def _pacs(_: Benchmark, per_class: int, most: int) -> Iterator[Entry]:
     for place, domain in enumerate(pacs.DOMAINS):
         lines: dict[str, list[str]] = {"train": [], "crossval": []}
-        for label, name in enumerate(pacs.CLASSES):
+        for label, name in enumerate(pacs.CLASSES[:most]):
             for number in range(1, per_class + 2):
                 path = f"{domain}/{name}/pic_{number:03}.{'png' if domain == 'sketch' else 'jpg'}"
                 lines["train" if number > 1 else "crossval"].append(f"{path} {label + 1}\n")
@@ -195,6 +195,7 @@ OFFICE = (
 )
 SAMPLES: dict[str, Callable[[Benchmark, int, int], Iterator[Entry]]] = {
     "domainnet": _domainnet,
+    "domainnet-fixed": _domainnet,
     "dn4il": _dn4il,
     "cddb-hard": _cddb,
     "cddb-easy": _cddb,

@@ -16,7 +16,7 @@ from bpg.data.lists import class_names
 from bpg.errors import WrongUse
 
 LABEL = ".cls"
-NAME = re.compile(r"(?P<domain>.*?)[-_.]?(?P<side>train|test|val)?[-_.]?\d*", flags=re.IGNORECASE)
+SIDES = {"train": "train", "test": "test", "val": "test"}
 
 
 def shards_in(root: Path) -> list[Path]:
@@ -28,9 +28,11 @@ def shards_in(root: Path) -> list[Path]:
 
 def domain_and_side(shard: Path) -> tuple[str, str]:
     """The domain of a shard, and "train", "test" or nothing."""
-    found = NAME.fullmatch(shard.stem)
-    domain, side = (found["domain"], (found["side"] or "").lower()) if found is not None else (shard.stem, "")
-    return domain or shard.resolve().parent.name, "test" if side == "val" else side
+    *parts, last = re.split(r"[-_.]", shard.stem)
+    parts = parts if last.isdecimal() else [*parts, last]
+    side = parts.pop().lower() if parts and parts[-1].lower() in SIDES else ""
+    domain = shard.stem[: len("-".join(parts))]  # with the separators it has
+    return domain or shard.resolve().parent.name, SIDES.get(side, "")
 
 
 def read_shards(shards: Iterable[Path]) -> ImageSet:

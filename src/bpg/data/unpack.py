@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from bpg.data.files import DAMAGED
-from bpg.errors import WrongUse
+from bpg.errors import BPGError, WrongUse
 
 MOST_FILES = 5_000_000
 CHUNK = 2**20
@@ -42,6 +42,8 @@ def unpack(archive: Path, folder: Path) -> int:
                 raise _refused(archive, "a place for it", f"{target}, which is there already")
         for entry in sorted(part.iterdir()):
             _move(entry, folder / entry.name)
+    except BPGError:
+        raise
     except (*DAMAGED, tarfile.TarError, FileExistsError) as error:
         raise _refused(archive, "a whole zip or tar archive", f"{type(error).__name__}: {error}") from error
     finally:

@@ -46,30 +46,54 @@ class Verification:
         return found
 
 
-def verify(benchmark: Benchmark, found: Found, progress: Callable[[int, int], None] | None = None) -> Verification:
-    """Read every image once, and hold counts and digests against the published ones."""
+def verify(
+    benchmark: Benchmark,
+    found: Found,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    again: bool = False,
+) -> Verification:
+    """Read every image once, and hold counts and digests against the published ones.
+
+    What was read before and did not change is read `again` only if it is said.
+    """
     sides = {
         f"{name}/{side}": images
         for name, both in found.domains.items()
-        for side, images in (("train", both.train), ("test", both.test))
-        if images is not None and (f"{name}/{side}" in benchmark.sets or f"{name}/{side}" not in benchmark.expected)
+        for side, images in both.named().items()
+        if f"{name}/{side}" in benchmark.sets or f"{name}/{side}" not in benchmark.expected
     }
-    checked = dict(zip(sides, check_all(sides.values(), progress=progress), strict=True))
+    checked = dict(zip(sides, check_all(sides.values(), again=again, progress=progress), strict=True))
     published = benchmark.expected if found.split == "given" else {}
     sets = [_verified(name, result, sides[name], published) for name, result in checked.items()]
+    for each in sets:
+        if each.name not in benchmark.sets:
+            each.wrong.append("is no part of it")
     missing = [name for name in benchmark.sets if name not in sides]
     sets += [Verified(name, 0, {}, "", (), wrong=["is missing"]) for name in missing]
-    return Verification(sets, *_duplicates(checked), _totals(benchmark, sets))
+    wrong = _totals(benchmark, sets)
+    if found.variant is not None and benchmark.variants and found.variant not in benchmark.variants:
+        wrong.append(f"variant: {' or '.join(benchmark.variants)} wanted, {found.variant} came")
+    return Verification(sets, *_duplicates(checked), wrong)
+
+
+def sizes_off(benchmark: Benchmark, found: Found) -> list[str]:
+    """The sets that hold more or fewer images than published; none is read."""
+    if found.split != "given":
+        return []
+    held = {f"{name}/{side}": len(each) for name, both in found.domains.items() for side, each in both.named().items()}
+    return [
+        f"{name}: {_count(wanted):,} images are published, {held.get(name, 0):,} are here"
+        for name, wanted in benchmark.expected.items()
+        if name in benchmark.sets and held.get(name, 0) != _count(wanted)
+    ]
 
 
 def _verified(name: str, checked: Checked, images: ImageSet, published: Mapping[str, Any]) -> Verified:
     counts = checked.images.counts()
     wrong = [f"{len(checked.unreadable)} images cannot be read"] if checked.unreadable else []
     wanted = published.get(name)
-    if wanted is None:
-        if any(known.rpartition("/")[2] in ("train", "test") for known in published):
-            wrong.append("is no part of it")
-    else:
+    if wanted is not None:
         wrong += _differences(images, counts, wanted)
         if not wrong and checked.sha256 != wanted.get("sha256", checked.sha256):
             wrong.append("as many images as published, but not the same")

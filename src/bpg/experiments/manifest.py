@@ -67,6 +67,7 @@ def prepare(spec: Spec, found: Found, show: Callable[[Progress], None]) -> Data:
         "root": spec.data.root,
         "benchmark": spec.data.benchmark,
         "variant": found.variant,
+        "split": found.split,
         "order": spec.data.order if isinstance(spec.data.order, str) else None,
         "protocol": spec.data.protocol,
         "layout": found.layout,

@@ -201,7 +201,7 @@ def _benchmark_faults(data: object) -> list[str]:
     if name not in DATASETS:
         error = unknown_name("benchmark", name, DATASETS)
         return [f"data.benchmark: {error.problem}. {error.remedy}"]
-    return ["data.test_share: a benchmark has a split of its own"] if "test_share" in data else []
+    return ["data.test_share: a benchmark has its own rule for it"] if "test_share" in data else []
 
 
 def _method_faults(methods: object) -> list[str]:

@@ -495,6 +495,7 @@ def _protocol(run: Run) -> dict[str, Any]:
         "backbone": backbone["sha256"],
         "pixels": backbone["preprocessing"],
         "precision": backbone["precision"],
+        "protocol": data.get("protocol"),
         "tested on domains not yet learned": run.about["unseen"],
     }
 
@@ -502,7 +503,7 @@ def _protocol(run: Run) -> dict[str, Any]:
 def _differences(first: Run, other: Run) -> list[str]:
     """In what the protocol of `other` differs from that of `first`."""
     found = []
-    asked = ("benchmark", "variant", "protocol")
+    asked = ("benchmark", "variant")
     here_all, there_all = (
         {f"{what} of the data": run.about["data"].get(what) for what in asked} | _protocol(run)
         for run in (other, first)

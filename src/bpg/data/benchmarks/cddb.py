@@ -25,7 +25,7 @@ CLASSES = ("real", "fake")
 
 def read(place: Place, order: tuple[str, ...]) -> Found:
     """GENERATOR/{train,val}/{0_real,1_fake}/*, with a folder for each kind of thing in between for some generators."""
-    place = next((p for p in (place, *place.folders()) if p.folder(order[0]) is not None), place)
+    place = place.holding(*order) or place
     left_out = LeftOut()
     domains = {}
     for name in order:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from bpg.data.folder import Found, LeftOut, Sides
 from bpg.data.images import ImageSet
 from bpg.data.pickles import read_pickle
 from bpg.data.places import Place
-from bpg.errors import WrongUse
+from bpg.errors import BPGError, ImageError, WrongUse
 
 TRAIN = tuple(f"s{number}" for number in (1, 2, 4, 5, 6, 8, 9, 11))
 TEST = tuple(f"s{number}" for number in (3, 7, 10))
@@ -40,7 +41,7 @@ HOST = "http://bias.csr.unibo.it/maltoni/download/core50"
 
 def read(place: Place, *, categories: bool = False) -> Found:
     """sSESSION/oOBJECT/C_*.png, in a folder core50_128x128 or not; LUP.pkl and paths.pkl, if there are any."""
-    images = next((p for p in (place, *place.folders()) if p.folder("s1") is not None), place)
+    images = place.holding("s1") or place
     left_out = LeftOut()
     sessions = {name: found for name in (*TRAIN, *TEST) if (found := images.folder(name)) is not None}
     domains = {
@@ -53,14 +54,17 @@ def read(place: Place, *, categories: bool = False) -> Found:
         paths = tuple(path for each in held_out for path in each.paths)
         labels = tuple(label for each in held_out for label in each.labels)
         domains[TEST_NAME] = Sides(None, ImageSet(paths, labels, held_out[0].classes))
-    variant = None
-    for each in (sides.train or sides.test for sides in domains.values()):
-        if each:
-            _, height, width = decode(each.encoded(0), where=str(each.paths[0])).shape
-            variant = f"{width}x{height}"
-            break
-    orders = _orders(place, images)
-    return Found(images.path, "session/object", domains, left_out, "given", variant, orders)
+    return Found(images.path, "session/object", domains, left_out, "given", _size(domains), _orders(place, images))
+
+
+def _size(domains: Mapping[str, Sides]) -> str | None:
+    """Width and height of the first image that can be read: the frames are handed round in two sizes."""
+    for sides in domains.values():
+        for images in sides.named().values():
+            with suppress(ImageError, IndexError):
+                _, height, width = decode(images.encoded(0), where=str(images.paths[0])).shape
+                return f"{width}x{height}"
+    return None
 
 
 def _session(session: Place, *, categories: bool, left_out: LeftOut) -> ImageSet:
@@ -87,11 +91,19 @@ def _session(session: Place, *, categories: bool, left_out: LeftOut) -> ImageSet
 
 
 def _orders(*places: Place) -> dict[str, tuple[str, ...]]:
-    """The session orders of the runs, from LUP.pkl and paths.pkl, without running what a pickle says."""
+    """The session orders of the runs, from LUP.pkl and paths.pkl, if they are there."""
     place = next((p for p in places if p.holds("LUP.pkl") and p.holds("paths.pkl")), None)
     if place is None:
         return {}
-    lup, paths, labels = (_pickle(place, name) for name in ("LUP.pkl", "paths.pkl", "labels.pkl"))
+    try:
+        return _runs(place, *(_pickle(place, name) for name in ("LUP.pkl", "paths.pkl", "labels.pkl")))
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, BPGError):
+            raise
+        raise _odd(place, f"{type(error).__name__}: {error}") from error
+
+
+def _runs(place: Place, lup: Any, paths: Any, labels: Any) -> dict[str, tuple[str, ...]]:
     parts = [str(path).split("/") for path in paths]  # sSESSION, oOBJECT, file
     session_of, object_of = np.array([p[0] for p in parts]), np.array([int(p[1][1:]) - 1 for p in parts])
     orders = {}
@@ -102,9 +114,10 @@ def _orders(*places: Place) -> dict[str, tuple[str, ...]]:
             sessions = set(np.unique(session_of[held]).tolist())
             last = number == len(batches) - 1
             if sessions != set(TEST) if last else len(sessions) != 1 or not sessions <= set(TRAIN) - set(order):
-                raise _odd(place, run, number, f"images of {', '.join(sorted(sessions)) or 'no session'}")
+                held_by = ", ".join(sorted(sessions)) or "no session"
+                raise _odd(place, f"batch {number} of run {run} with images of {held_by}")
             if labels is not None and not np.array_equal(np.asarray(labels["ni"][run][number]), object_of[held]):
-                raise _odd(place, run, number, "labels in labels.pkl that are not the objects' numbers")
+                raise _odd(place, f"batch {number} of run {run} with labels that are not the objects' numbers")
             order += [] if last else sessions
         orders[f"ni-{run}"] = tuple(order)
     return orders
@@ -114,11 +127,11 @@ def _pickle(place: Place, name: str) -> Any:
     return read_pickle(read_file(place.file(name)), where=str(place.file(name))) if place.holds(name) else None
 
 
-def _odd(place: Place, run: int, batch: int, came: str) -> WrongUse:
+def _odd(place: Place, came: str) -> WrongUse:
     return WrongUse(
         f"LUP.pkl in {place.path} is not CORe50's",
         wanted=f"in each batch one of {', '.join(TRAIN)}, and {', '.join(TEST)} in the last",
-        came=f"batch {batch} of run {run} with {came}",
+        came=came,
         remedy="Fetch LUP.pkl, paths.pkl and labels.pkl anew.",
     )
 
@@ -141,6 +154,7 @@ CORE50 = Benchmark(
     read=read,
     order=TRAIN,
     orders={"natural": TRAIN},
+    variants=("128x128",),
     unseen=(TEST_NAME,),
     downloads=tuple(
         Download(f"{HOST}/{name}") for name in ("core50_128x128.zip", "paths.pkl", "LUP.pkl", "labels.pkl")

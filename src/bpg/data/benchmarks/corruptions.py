@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch.nn.functional as F
 from PIL import Image
 
-from bpg.data.benchmark import Benchmark
+from bpg.data.ahead import ahead
+from bpg.data.benchmark import UNFINISHED, Benchmark
+from bpg.data.check import check
 from bpg.data.corruptions import CORRUPTIONS, corrupted
 from bpg.data.decode import decode
-from bpg.data.folder import read_folder, read_place
+from bpg.data.folder import read_folder, read_split
+from bpg.data.images import ImageSet
 from bpg.errors import WrongUse
 
 SEVERITY = 3
+SIDE = 256  # pixels, of a larger image's shorter side: corruptions are of the size of what a backbone sees
 
 
-def build(root: Path, images: Path | None) -> None:
+def build(root: Path, images: Path | None, tell: Callable[[int, int], None]) -> None:
     """CORRUPTION/{train,test}/CLASS/*.png of the one domain in `images`; what is there already stays."""
     if images is None:
         raise WrongUse(
@@ -26,20 +33,39 @@ def build(root: Path, images: Path | None) -> None:
             remedy="Add it.",
         )
     _, sides = read_folder(images).only()
-    for side, found in (("train", sides.train), ("test", sides.test)):
-        for index in range(len(found) if found is not None else 0):
-            assert found is not None
-            name = found.classes[found.labels[index]]
-            pixels = decode(found.encoded(index), where=str(found.paths[index]))
-            for kind in CORRUPTIONS:
-                target = root / kind / side / name / f"{found.paths[index].stem}.png"
-                if target.is_file():
-                    continue
-                after = corrupted(pixels, kind, severity=SEVERITY, key=f"{name}/{found.paths[index].name}")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                part = target.with_suffix(".tmp")
-                Image.fromarray(np.ascontiguousarray(after.permute(1, 2, 0).numpy())).save(part, "PNG")
-                part.replace(target)
+    mark = root / f"corruptions{UNFINISHED}"  # half of it would look whole
+    mark.touch()
+    work = [(side, check(found).images) for side, found in sides.named().items()]
+    todo = [(side, found, index) for side, found in work for index in range(len(found))]
+    for done, _ in enumerate(ahead(lambda each: _corrupt(root, *each), todo, window=16), start=1):
+        tell(done, len(todo))
+    mark.unlink()
+
+
+def _corrupt(root: Path, side: str, images: ImageSet, index: int) -> None:
+    """Every corruption of one image."""
+    path, name = images.paths[index], images.classes[images.labels[index]]
+    if "/" in name or "\\" in name or name.startswith("."):
+        raise WrongUse(
+            f"the class {name!r} names no folder",
+            wanted="names without / and \\ that do not begin with a dot",
+            came=name,
+            remedy="Rename it.",
+        )
+    pixels = decode(images.encoded(index), where=str(path))
+    height, width = pixels.shape[-2:]
+    if min(height, width) > SIDE:
+        sides = [round(each * SIDE / min(height, width)) for each in (height, width)]
+        pixels = F.interpolate(pixels[None], sides, mode="bicubic", antialias=True)[0]
+    for kind in CORRUPTIONS:
+        target = root / kind / side / name / f"{path.name}.png"
+        if target.is_file():
+            continue
+        after = corrupted(pixels, kind, severity=SEVERITY, key=f"{name}/{path.name}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_suffix(".tmp")
+        Image.fromarray(np.ascontiguousarray(after.permute(1, 2, 0).numpy())).save(part, "PNG")
+        part.replace(target)
 
 
 CORRUPTED = Benchmark(
@@ -47,7 +73,7 @@ CORRUPTED = Benchmark(
     title="an image set of yours in fifteen corruptions",
     licence="as the images",
     source="made by bpg",
-    read=read_place,
+    read=partial(read_split, names=tuple(CORRUPTIONS)),
     order=tuple(CORRUPTIONS),
     build=build,
 )

@@ -21,7 +21,7 @@ from PIL import Image
 
 from bpg.data.benchmark import Benchmark, Download
 from bpg.data.files import read as read_file
-from bpg.data.folder import read_place
+from bpg.data.folder import read_split
 from bpg.errors import WrongUse
 from bpg.randomness import generator_of
 
@@ -47,7 +47,14 @@ def permuted(pixels: Pixels, domain: int) -> Pixels:
     return moved
 
 
-def build(root: Path, images: Path | None, *, kind: str, change: Callable[[Pixels, int], Pixels]) -> None:
+def build(
+    root: Path,
+    images: Path | None,
+    tell: Callable[[int, int], None],
+    *,
+    kind: str,
+    change: Callable[[Pixels, int], Pixels],
+) -> None:
     """KIND_00.zip to KIND_19.zip from MNIST's files in `root` or `images`; what is there already stays."""
     source = images or root
     digits = {side: _digits(source, stem) for side, stem in FILES.items()}
@@ -64,6 +71,7 @@ def build(root: Path, images: Path | None, *, kind: str, change: Callable[[Pixel
                     Image.fromarray(change(pixels, domain)).save(buffer, "PNG")
                     archive.writestr(zipfile.ZipInfo(name), buffer.getvalue())
         part.replace(target)
+        tell(domain + 1, DOMAINS)
 
 
 def _digits(folder: Path, stem: str) -> tuple[Pixels, Pixels]:
@@ -94,13 +102,14 @@ def _no_mnist(folder: Path, came: str) -> WrongUse:
 
 
 def _benchmark(kind: str, title: str, change: Callable[[Pixels, int], Pixels]) -> Benchmark:
+    order = tuple(f"{kind}_{domain:02}" for domain in range(DOMAINS))
     return Benchmark(
         name=f"{kind}-digits",
         title=title,
         licence="CC-BY-SA-3.0",
         source="made by bpg from MNIST",
-        read=read_place,
-        order=tuple(f"{kind}_{domain:02}" for domain in range(DOMAINS)),
+        read=partial(read_split, names=order),
+        order=order,
         template='a photo of the number: "{}".',
         downloads=tuple(
             Download(f"{HOST}/{stem}-{what}-ubyte.gz")

@@ -6,32 +6,19 @@ arXiv 2310.11341. The images are DomainNet's; the lists lie in a folder dn4il be
 
 from __future__ import annotations
 
-from bpg.data.benchmark import Benchmark, known_of, published
-from bpg.data.benchmarks.domainnet import DOMAINNET, DOMAINS
-from bpg.data.folder import Found, LeftOut, Sides
-from bpg.data.lists import list_digest, read_official_list
+from bpg.data.benchmark import Benchmark, Download, published
+from bpg.data.benchmarks.domainnet import DOMAINNET, DOMAINS, read_lists
+from bpg.data.folder import Found, LeftOut
 from bpg.data.places import Place
+
+LISTS = "https://raw.githubusercontent.com/NeurAI-Lab/DN4IL-dataset/9227378338caf080eff2e5a87f2bca4bea12b98a"
 
 
 def read(place: Place) -> Found:
     """DOMAIN/CLASS/*.jpg and dn4il/DOMAIN_{train,test}.txt."""
-    lists = place.folder("dn4il") or place
-    classes = known_of("dn4il")["classes"]
-    names = [f"{domain}_{side}.txt" for domain in DOMAINS for side in ("train", "test")]
-    domains = {}
-    for domain in DOMAINS:
-        train, test = (
-            read_official_list(lists, f"{domain}_{side}.txt", domain=domain, classes=classes, images=place)
-            if lists.holds(f"{domain}_{side}.txt")
-            else None
-            for side in ("train", "test")
-        )
-        if train is not None or test is not None:
-            domains[domain] = Sides(train, test)
-    known = DN4IL.expected
-    held = {name: known[name.removesuffix(".txt").replace("_", "/")]["list"] for name in names if lists.holds(name)}
-    same = bool(held) and all(list_digest(lists, name) == digest for name, digest in held.items())
-    return Found(place.path, "lists", domains, LeftOut(), "given", "official" if same else "other lists")
+    images = place.holding("dn4il") or place.holding("clipart_train.txt") or place
+    domains, official = read_lists(images.folder("dn4il") or images, images, "dn4il")
+    return Found(images.path, "lists", domains, LeftOut(), "given", "official" if official else "other lists")
 
 
 DN4IL = Benchmark(
@@ -41,7 +28,11 @@ DN4IL = Benchmark(
     source="https://github.com/NeurAI-Lab/DN4IL-dataset",
     read=read,
     order=("real", "clipart", "infograph", "painting", "sketch", "quickdraw"),
-    downloads=tuple(each for each in DOMAINNET.downloads if each.name.endswith(".zip")),
+    variants=("official",),
+    downloads=(
+        *(each for each in DOMAINNET.downloads if each.name.endswith(".zip")),
+        *(Download(f"{LISTS}/{d}_{side}.txt", folder="dn4il") for d in DOMAINS for side in ("train", "test")),
+    ),
     gigabytes=17.7,
     published=published("dn4il"),
 )

@@ -28,40 +28,39 @@ ORIGINAL = {  # images of each domain before the lists were cleaned
     "sketch": 70_386,
 }
 MISPLACED = "painting/t-shirt/painting_328_000001.jpg"  # the one image that would fill t-shirt's empty training side
+MOVED = ", t-shirt moved to painting's training side"
 HOST = "http://csr.bu.edu/ftp/visda/2019/multi-source"
+
+
+def read_lists(lists: Place, images: Place, name: str) -> tuple[dict[str, Sides], bool]:
+    """The domains that have lists, by the labels published for `name`; whether all are the official ones."""
+    known = known_of(name)
+    domains, same = {}, True
+    for domain in DOMAINS:
+        sides: dict[str, ImageSet] = {}
+        for side in ("train", "test"):
+            file, wanted = f"{domain}_{side}.txt", known["sets"][f"{domain}/{side}"]
+            if lists.holds(file):
+                found = read_official_list(lists, file, domain=domain, classes=known["classes"], images=images)
+                digest = list_digest(lists, file)
+                same = same and len(found) == wanted["images"] and wanted.get("list", digest) == digest
+                sides[side] = found
+        if sides:
+            domains[domain] = Sides(sides.get("train"), sides.get("test"))
+    return domains, same and bool(domains)
 
 
 def read(place: Place, *, fixed: bool = False) -> Found:
     """DOMAIN/CLASS/*.jpg, and lists DOMAIN_{train,test}.txt beside the domains or in a folder there."""
-    classes = known_of("domainnet")["classes"]
-    lists = next((p for p in (place, *place.folders()) if any(p.holds(f"{d}_train.txt") for d in DOMAINS)), place)
-    images = lists if lists.folder("clipart") is not None else place
-    domains, digests, counts = {}, {}, {}
-    for domain in DOMAINS:
-        sides: list[ImageSet | None] = []
-        for side in ("train", "test"):
-            name = f"{domain}_{side}.txt"
-            held = lists.holds(name)
-            sides.append(
-                read_official_list(lists, name, domain=domain, classes=classes, images=images) if held else None
-            )
-            if held:
-                digests[f"{domain}/{side}"] = list_digest(lists, name)
-        if any(side is not None for side in sides):
-            domains[domain] = Sides(*sides)
-            counts[domain] = sum(len(side) for side in sides if side is not None)
-    variant = _variant(digests, counts)
+    lists = place.holding(*(f"{domain}_{side}.txt" for domain in DOMAINS for side in ("train", "test"))) or place
+    domains, cleaned = read_lists(lists, lists if lists.folder("clipart") is not None else place, "domainnet")
+    counts = {domain: sum(map(len, sides.named().values())) for domain, sides in domains.items()}
+    original = bool(counts) and all(counts[domain] == ORIGINAL[domain] for domain in counts)
+    variant = "cleaned" if cleaned else "original" if original else "other lists"
     if fixed and "painting" in domains:
-        domains["painting"] = _fixed(domains["painting"])
-        variant += ", t-shirt moved to painting's training side"
+        before, domains["painting"] = domains["painting"], _fixed(domains["painting"])
+        variant += MOVED if domains["painting"] is not before else ""
     return Found(place.path, "lists", domains, LeftOut(), "given", variant)
-
-
-def _variant(digests: dict[str, str], counts: dict[str, int]) -> str:
-    known = known_of("domainnet")["sets"]
-    if digests and all(digest == known[name].get("list", digest) for name, digest in digests.items()):
-        return "cleaned"
-    return "original" if counts and all(counts[d] == ORIGINAL[d] for d in counts) else "other lists"
 
 
 def _fixed(painting: Sides) -> Sides:
@@ -70,8 +69,8 @@ def _fixed(painting: Sides) -> Sides:
     if train is None or test is None:
         return painting
     at = next((i for i, path in enumerate(test.paths) if path.as_posix().endswith(MISPLACED)), None)
-    if at is None:
-        raise ValueError(f"no {MISPLACED} among the test images of painting")
+    if at is None:  # a part of the lists, or lists that have the fix already
+        return painting
     moved = ImageSet((*train.paths, test.paths[at]), (*train.labels, test.labels[at]), train.classes)
     return Sides(moved, test.subset(i for i in range(len(test)) if i != at))
 
@@ -93,6 +92,7 @@ DOMAINNET = Benchmark(
     read=read,
     order=DOMAINS,
     orders={"ranpac": OTHER_ORDER},
+    variants=("cleaned",),
     downloads=(
         *(Download(f"{HOST}/groundtruth/{name}.zip") for name in ("clipart", "painting")),
         *(Download(f"{HOST}/{name}.zip") for name in ("infograph", "quickdraw", "real", "sketch")),
@@ -106,5 +106,6 @@ FIXED = replace(
     name="domainnet-fixed",
     title="DomainNet with painting's t-shirt moved to its training side",
     read=partial(read, fixed=True),
+    variants=(f"cleaned{MOVED}",),
     published=_fixed_sets,
 )

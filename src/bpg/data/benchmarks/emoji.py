@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
 from bpg.data.benchmark import Benchmark
-from bpg.data.folder import read_place
+from bpg.data.folder import read_split
 
 SHIPPED = Path(str(files("bpg").joinpath("shipped", "emoji")))
 STYLES = ("google", "twitter", "fluent-3d", "fluent-flat", "openmoji", "openmoji-black")
@@ -29,7 +30,7 @@ EMOJI = Benchmark(
     title="the same things drawn in six styles",
     licence=LICENCE,
     source="ships with bpg",
-    read=read_place,
+    read=partial(read_split, names=STYLES),
     order=STYLES,
     shipped=SHIPPED,
     credit=CREDIT,

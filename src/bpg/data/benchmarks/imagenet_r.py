@@ -7,12 +7,13 @@ lists STYLE_{train,test}.txt are used where they are. Without them, 20 % are hel
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from bpg.data.benchmark import Benchmark, Download, published
 from bpg.data.files import read as read_file
-from bpg.data.folder import Found, LeftOut, divided, read_domains
-from bpg.data.images import SUFFIXES
+from bpg.data.folder import Found, LeftOut, Sides, divided, read_domains
+from bpg.data.images import SUFFIXES, ImageSet
 from bpg.data.places import Place
 
 STYLES = (
@@ -25,12 +26,12 @@ TEST_SHARE = 0.2
 
 def read(place: Place) -> Found:
     """CLASS/STYLE_NUMBER.jpg, and lists or none; README.txt, if it is there, says what the classes are called."""
-    near = (place, *place.folders())
-    lists = next((p for p in near if p.holds("art_train.txt")), None)
-    if lists is not None:
-        return read_domains(lists, dict.fromkeys(STYLES, ()), test_share=TEST_SHARE)
-    images = next((p for p in near if any(CLASS.fullmatch(folder.name) for folder in p.folders())), place)
+    lists = place.holding("art_train.txt")
+    images = next((p for p in (place, *place.folders()) if any(CLASS.fullmatch(f.name) for f in p.folders())), place)
     names = _names(images)
+    if lists is not None:
+        found = read_domains(lists, dict.fromkeys(STYLES, ()), test_share=TEST_SHARE)
+        return replace(found, domains={style: _named(sides, names) for style, sides in found.domains.items()})
     styles: dict[str, dict[str, list[Path]]] = {style: {} for style in STYLES}
     left_out = LeftOut()
     for folder in images.folders():
@@ -45,6 +46,15 @@ def read(place: Place) -> Found:
                 left_out.formats[file.suffix.lower() or "without a suffix"] += 1
     domains = {style: divided(classes, TEST_SHARE) for style, classes in styles.items() if classes}
     return Found(images.path, "class/style_number", domains, left_out, "made")
+
+
+def _named(sides: Sides, names: dict[str, str]) -> Sides:
+    """The same images, their classes called by what they are."""
+
+    def named(images: ImageSet | None) -> ImageSet | None:
+        return replace(images, classes=tuple(names.get(c, c) for c in images.classes)) if images is not None else None
+
+    return Sides(named(sides.train), named(sides.test))
 
 
 def _names(images: Place) -> dict[str, str]:

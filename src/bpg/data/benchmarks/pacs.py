@@ -20,14 +20,12 @@ TEST_SHARE = 0.1  # as large as the official one
 
 def read(place: Place) -> Found:
     """DOMAIN/CLASS/*, perhaps in a folder kfold, and DOMAIN_{train,crossval}_kfold.txt in any folder beside it."""
-    near = [place, *place.folders()]
-    near += [inner for folder in near[1:] for inner in folder.folders()]
-    lists = next((p for p in near if p.holds("photo_train_kfold.txt")), None)
-    images = next((p for p in near if p.folder("art_painting") is not None), place)
+    lists = place.holding("photo_train_kfold.txt")
+    images = place.holding("art_painting") or place
     if lists is None:
         return read_domains(images, dict.fromkeys(DOMAINS, ()), test_share=TEST_SHARE)
     sides = {name: Sides(*(_listed(lists, name, side, images) for side in ("train", "crossval"))) for name in DOMAINS}
-    return Found(place.path, "lists", sides, LeftOut(), "given", "official split")
+    return Found(place.path, "lists", sides, LeftOut(), "given")
 
 
 def _listed(lists: Place, domain: str, side: str, images: Place) -> ImageSet | None:
@@ -35,7 +33,7 @@ def _listed(lists: Place, domain: str, side: str, images: Place) -> ImageSet | N
     if not lists.holds(name):
         return None
     entries = read_entries(lists.file(name))
-    start = min(label for _, label in entries)  # 1 in the official lists, 0 in copies of them
+    start = 0 if any(label == 0 for _, label in entries) else 1  # 1 in the official lists, 0 in copies of them
     for path, label in entries:
         first, folder, _ = ("", "", *path.split("/"))[-3:]
         if first != domain or folder not in CLASSES or label != CLASSES.index(folder) + start:

@@ -42,20 +42,31 @@ def read(path: Path) -> bytes:
     A suffix in the wrong case is forgiven: lists say .jpg where the file is a .JPG.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # to read from a pipe or a device may never end
-            raise OSError(0, "no regular file")
-        with open(path, "rb", buffering=0) as opened:
-            return opened.read()
+        return _whole(path)
     except FileNotFoundError:
         other = next((path.with_name(name) for name in other_cases(path.name) if path.with_name(name).is_file()), None)
         if other is None:
             raise
-        return other.read_bytes()
+        return _whole(other)
     except NotADirectoryError:
         found = archive_of(path)
         if found is None:
             raise
         return _unpacked(*found)
+
+
+def _whole(path: Path) -> bytes:
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # to open a pipe may never end
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(0, "no regular file")
+        content = os.read(file, found.st_size + 1)
+        while len(content) < found.st_size and (more := os.read(file, found.st_size)):  # two gigabytes at a time
+            content += more
+        return content
+    finally:
+        os.close(file)
 
 
 def archive_of(path: Path) -> tuple[Path, str] | None:

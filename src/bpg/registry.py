@@ -63,7 +63,9 @@ METHODS = Registry(
     "bpg.methods",
     {
         "bpg": "bpg.methods.bpg:BPG",
+        "ewc": "bpg.methods.ewc:EWC",
         "finetune": "bpg.methods.finetune:FineTune",
+        "lwf": "bpg.methods.lwf:LwF",
         "linear_probe": "bpg.methods.linear_probe:LinearProbe",
         "sequential_probe": "bpg.methods.linear_probe:SequentialProbe",
     },

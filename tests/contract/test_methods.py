@@ -24,7 +24,9 @@ from tests.toy import FAST, GENTLE, toy_backbone, toy_domain, toy_stream
 # What a method needs to be quick on the toy; the seed and the optimisation are the same for all.
 SETTINGS: dict[str, dict[str, Any]] = {
     "bpg": {"rank": 4, "augmentation": GENTLE},
+    "ewc": {"optimisation": FAST | {"lr": 0.005}, "augmentation": GENTLE, "strength": 1.0},
     "finetune": {"optimisation": FAST | {"lr": 0.005}, "augmentation": GENTLE},
+    "lwf": {"optimisation": FAST | {"lr": 0.005}, "augmentation": GENTLE},
     "linear_probe": {"optimisation": FAST | {"epochs": 30}},
     "sequential_probe": {"optimisation": FAST | {"epochs": 30}},
 }

@@ -1,0 +1,83 @@
+"""EWC: while the network learns a new domain, its parameters are held back, the more the old answers depend on them.
+
+Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", 2017, arXiv 1612.00796, in the online form
+of Schwarz et al., 2018, arXiv 1805.06370: one Fisher information, summed over domains, around the weights after the
+last domain. It is the empirical one, from gradients of single images by the true label. An entry is cut where a step
+would overshoot.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import torch
+from pydantic import NonNegativeFloat, PositiveInt
+from torch import Tensor
+
+from bpg.config import settings
+from bpg.data.domain import Domain
+from bpg.methods.parts.fisher import fisher_information, with_rows
+from bpg.methods.parts.whole import Network, Whole, WholeSettings
+from bpg.store import State
+
+PREFIX = "fisher/"
+
+
+@settings
+class EWCSettings(WholeSettings):
+    """How parameters are held."""
+
+    strength: NonNegativeFloat = 1e4  # lambda
+    decay: NonNegativeFloat = 1.0  # gamma, of the information of earlier domains when a new one is added
+    images: PositiveInt = 2000  # of a domain that its information is estimated from, at most
+
+
+class EWC(Whole):
+    """Fine-tuning with a penalty on what old domains need."""
+
+    method = "ewc"
+    Settings = EWCSettings
+    settings: EWCSettings
+
+    def begin(self) -> None:
+        super().begin()
+        self._information: dict[str, Tensor] = {}
+
+    def learn(self, domain: Domain) -> None:
+        s = self.settings
+        anchor = deepcopy(self.network)
+        anchor.head.grow(domain.classes, seed=s.seed)
+        held = dict(anchor.named_parameters())
+        information = with_rows(self._information, self.classes, anchor.head.classes) if self._information else {}
+        most = 1 / max(s.optimisation.lr * s.strength, 1e-12)  # beyond it a step of gradient descent overshoots
+        weights = {name: found.clamp(max=most) for name, found in information.items()}
+
+        def penalty(network: Network, images: Tensor, _: Tensor) -> Tensor:
+            moved = [(weights[name] * (p - held[name]).square()).sum() for name, p in network.named_parameters()]
+            return s.strength / 2 * torch.stack(moved).sum().expand(len(images))
+
+        self.train(domain, penalty if information else None)
+        found = fisher_information(
+            self.network,
+            domain,
+            self.backbone.preprocessing,
+            self.network.head.places(domain.classes),
+            images=s.images,
+            seed=s.seed,
+            device=self.backbone.device,
+        )
+        self._information = {n: s.decay * information[n] + new if information else new for n, new in found.items()}
+
+    def state(self) -> State:
+        whole = super().state()
+        kept = {f"{PREFIX}{name}": tensor for name, tensor in self._information.items()}
+        return self.make_state(shared={**whole.shared, **kept}, facts=whole.facts)
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        device = self.backbone.device
+        kept = {n.removeprefix(PREFIX): t.to(device) for n, t in state.shared.items() if n.startswith(PREFIX)}
+        shapes = {name: parameter.shape for name, parameter in self.network.named_parameters()}
+        if kept and {name: tensor.shape for name, tensor in kept.items()} != shapes:
+            raise ValueError("an information of other shapes than the parameters")
+        self._information = kept

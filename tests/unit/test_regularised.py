@@ -1,0 +1,115 @@
+"""LwF and EWC: what is added to fine-tuning, and that nothing else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from bpg.data.decode import decode
+from bpg.data.domain import DomainStream
+from bpg.data.transforms import Preprocessing, evaluation
+from bpg.methods.base import Learner
+from bpg.methods.ewc import EWC
+from bpg.methods.finetune import FineTune
+from bpg.methods.lwf import LwF
+from bpg.methods.parts.fisher import fisher_information, with_rows
+from tests.toy import FAST, GENTLE, toy_backbone, toy_domain, toy_stream
+
+COMMON: dict[str, Any] = {"optimisation": FAST | {"lr": 0.005, "epochs": 2}, "augmentation": GENTLE}
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> DomainStream:
+    return toy_stream(tmp_path_factory.mktemp("toy"), count=12)
+
+
+def learned(learner: Learner, stream: DomainStream, count: int = 2) -> dict[str, Tensor]:
+    for domain in stream.domains[:count]:
+        learner.learn(domain)
+    return {name: tensor for name, tensor in learner.state().shared.items() if not name.startswith("fisher/")}
+
+
+@pytest.mark.parametrize("method", [LwF, EWC])
+def test_without_strength_it_is_fine_tuning(method: type[LwF | EWC], stream: DomainStream) -> None:
+    plain = learned(FineTune(toy_backbone(), **COMMON), stream)
+    same = learned(method(toy_backbone(), strength=0.0, **COMMON), stream)
+    assert plain.keys() == same.keys()
+    assert all(torch.equal(plain[name], same[name]) for name in plain)
+
+
+@pytest.mark.parametrize(("method", "strength"), [(LwF, 20.0), (EWC, 1e5)])
+def test_strength_keeps_old_answers(method: type[LwF | EWC], strength: float, stream: DomainStream) -> None:
+    images = stream.tests[1].images  # of the new domain: LwF knows no others
+
+    def change(learner: Learner) -> float:
+        learner.learn(stream.domains[0])
+        before = learner.predict_proba(images)
+        learner.learn(stream.domains[1])
+        return float((learner.predict_proba(images) - before).abs().mean())
+
+    longer = COMMON | {"optimisation": COMMON["optimisation"] | {"epochs": 8, "weight_decay": 0.0}}
+    free, held = FineTune(toy_backbone(), **longer), method(toy_backbone(), strength=strength, **longer)
+    assert change(held) < 0.9 * change(free)
+
+
+def test_a_student_that_is_the_teacher_feels_no_pull(stream: DomainStream) -> None:
+    logits = torch.randn(4, 3, requires_grad=True)
+    wanted = torch.softmax(logits.detach() / 2, dim=1)
+    (-(wanted * torch.log_softmax(logits / 2, dim=1)).sum()).backward()
+    assert logits.grad is not None
+    assert_close(logits.grad, torch.zeros(4, 3), atol=1e-6, rtol=0)
+    model = LwF(toy_backbone(), **COMMON)
+    model.learn(stream.domains[0])
+    assert len(model.classes) == 3
+
+
+class Mean(nn.Module):
+    """A linear map of an image's mean colour."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(images.mean(dim=(2, 3)))
+        return logits
+
+
+def test_the_information_is_the_mean_of_squared_gradients_of_single_images(tmp_path: Path) -> None:
+    domain, pixels = toy_domain(tmp_path, "red", 9), Preprocessing(size=32)
+    torch.manual_seed(0)
+    module, places = Mean(), torch.arange(3)
+    found = fisher_information(module, domain, pixels, places, images=100, seed=0, device=torch.device("cpu"))
+    colours = torch.stack(
+        [
+            evaluation(decode(domain.train.encoded(i), where=""), pixels).mean(dim=(1, 2))
+            for i in range(len(domain.train))
+        ]
+    )
+    errors = torch.softmax(module.head(colours), dim=1) - torch.eye(3)[torch.tensor(domain.train.labels)]
+    assert_close(found["head.bias"], errors.square().mean(dim=0))
+    assert_close(found["head.weight"], (errors[:, :, None] * colours[:, None]).square().mean(dim=0))
+    assert not any(parameter.requires_grad for parameter in module.parameters())
+
+
+def test_of_new_classes_nothing_is_known() -> None:
+    before = {"head.weight": torch.ones(2, 4), "head.bias": torch.ones(2), "net.x": torch.ones(3)}
+    after = with_rows(before, ("bar", "cross"), ("bar", "box", "cross"))
+    assert after["head.bias"].tolist() == [1, 0, 1]
+    assert after["head.weight"].sum(dim=1).tolist() == [4, 0, 4]
+    assert after["net.x"] is before["net.x"]
+
+
+def test_information_adds_up_over_domains(stream: DomainStream) -> None:
+    model = EWC(toy_backbone(), **COMMON)
+    model.learn(stream.domains[0])
+    first = {n: t.clone() for n, t in model.state().shared.items() if n.startswith("fisher/")}
+    assert all((tensor >= 0).all() for tensor in first.values())
+    model.learn(stream.domains[1])
+    second = model.state().shared
+    assert all((second[name] >= tensor).all() for name, tensor in first.items())

@@ -66,6 +66,7 @@ METHODS = Registry(
         "ewc": "bpg.methods.ewc:EWC",
         "finetune": "bpg.methods.finetune:FineTune",
         "lwf": "bpg.methods.lwf:LwF",
+        "ncm": "bpg.methods.ncm:NCM",
         "linear_probe": "bpg.methods.linear_probe:LinearProbe",
         "sequential_probe": "bpg.methods.linear_probe:SequentialProbe",
     },

@@ -33,7 +33,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def build(name: str, backbone: Backbone, **values: Any) -> Learner:
+    fields = METHODS[name].Settings.__dataclass_fields__
     settings = {"optimisation": FAST, "seed": 0} | SETTINGS.get(name, {}) | values
+    settings = {key: value for key, value in settings.items() if key != "optimisation" or key in fields}
     learner: Learner = METHODS[name](backbone, **settings)
     return learner
 
@@ -62,6 +64,11 @@ def tensors(learner: Learner) -> dict[str, bytes]:
     return {name: tensor.detach().cpu().numpy().tobytes() for name, tensor in found.items()}
 
 
+def trains(learner: Learner) -> bool:
+    """Whether it has anything to train, or only counts."""
+    return "optimisation" in learner.Settings.__dataclass_fields__
+
+
 def test_forward_is_a_distribution_and_leaves_no_trace(
     make: Callable[..., Learner], stream: DomainStream, pixels: torch.Tensor
 ) -> None:
@@ -80,7 +87,7 @@ def test_training_images_are_learned(make: Callable[..., Learner], stream: Domai
     learner = make()
     for domain in stream.domains[:2]:
         learner.learn(domain)
-        assert learner.score(domain.train) > 0.8
+        assert learner.score(domain.train) > (0.8 if trains(learner) else 0.5)  # of random features, means tell less
 
 
 def test_the_backbone_stays_as_it_is(make: Callable[..., Learner], stream: DomainStream) -> None:
@@ -102,7 +109,7 @@ def test_the_same_seed_gives_the_same_bytes(make: Callable[..., Learner], stream
     once = learned(3)
     torch.rand(5)  # what others draw in between does not matter
     assert learned(3) == once
-    assert learned(4) != once
+    assert (learned(4) != once) == trains(make())
 
 
 def test_batch_size_and_mates_do_not_matter(
@@ -214,6 +221,8 @@ def test_an_interrupted_training_leaves_the_model_as_it_was(make: Callable[..., 
             raise KeyboardInterrupt
 
     learner = make()
+    if not trains(learner):
+        pytest.skip("this method trains nothing")
     learner.learn(stream.domains[0])
     before, classes = tensors(learner), learner.classes
     learner.progress = stop
@@ -230,6 +239,8 @@ def test_an_interrupted_training_leaves_the_model_as_it_was(make: Callable[..., 
 
 def test_a_training_that_diverges_is_an_error(make: Callable[..., Learner], stream: DomainStream) -> None:
     learner = make(optimisation=FAST | {"lr": 1e12, "epochs": 30})
+    if not trains(learner):
+        pytest.skip("this method trains nothing")
     with pytest.raises(TrainingError, match="diverged"):
         learner.learn(stream.domains[0])
 

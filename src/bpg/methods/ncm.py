@@ -1,0 +1,82 @@
+"""Nearest class mean: an image is of the class whose mean frozen feature is nearest in angle. Nothing is trained.
+
+The yardstick for what frozen features tell without any learning, as in RanPAC's domain-incremental runs (McDonnell et
+al., 2023, arXiv 2307.02251): features of all domains add up to one mean a class, so that the order of domains does not
+matter.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, PositiveFloat
+from torch import Tensor
+
+from bpg.backbones.backbone import FINISHED
+from bpg.compute import as_float64
+from bpg.config import settings
+from bpg.data.domain import Domain
+from bpg.methods.base import Learner
+from bpg.methods.parts.identity import check_classes
+from bpg.store import State
+from bpg.types import Prediction
+
+
+@settings
+class NCMSettings:
+    """How sure it sounds; what it says does not depend on it."""
+
+    seed: Annotated[int, Field(ge=0)] = 0  # nothing is drawn: every method takes one
+    temperature: PositiveFloat = 0.05  # of the softmax over cosines
+
+
+class NCM(Learner):
+    """The mean frozen feature of each class over all domains; the nearest one answers."""
+
+    method = "ncm"
+    Settings = NCMSettings
+    settings: NCMSettings
+
+    def begin(self) -> None:
+        self._sums: dict[str, Tensor] = {}  # of unit-length features, (d,) float64, by class
+        self._counts: dict[str, int] = {}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(sorted(self._sums))
+
+    def learn(self, domain: Domain) -> None:
+        check_classes(self.classes, domain.classes, allowed=self.allow_new_classes)
+        found = self.survey(domain)
+        features = found.features[FINISHED].double()
+        for label, name in enumerate(found.classes):
+            own = features[found.labels == label]
+            if len(own):
+                self._sums[name] = self._sums.get(name, torch.zeros_like(own[0])) + own.sum(dim=0)
+                self._counts[name] = self._counts.get(name, 0) + len(own)
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Prediction:
+        means = F.normalize(torch.stack([self._sums[name] for name in self.classes]), dim=1)
+        z = as_float64(self.backbone.embed(images))
+        log_probs = torch.log_softmax(z @ means.to(z).T / self.settings.temperature, dim=1)
+        return Prediction(log_probs, None, torch.ones(len(images), dtype=torch.long))
+
+    def state(self) -> State:
+        shared = {}
+        if self._sums:
+            shared["sums"] = torch.stack([self._sums[name] for name in self.classes])
+            shared["counts"] = torch.tensor([self._counts[name] for name in self.classes])
+        return self.make_state(shared=shared, facts={"classes": list(self.classes)})
+
+    def restore(self, state: State) -> None:
+        names = state.facts["classes"]
+        if not names and not state.shared:
+            return
+        sums, counts = state.shared["sums"], state.shared["counts"]
+        if sums.shape != (len(names), self.backbone.feature_width) or counts.shape != (len(names),):
+            raise ValueError(f"sums {tuple(sums.shape)} and counts {tuple(counts.shape)} for {len(names)} classes")
+        self._sums = dict(zip(names, sums, strict=True))
+        self._counts = dict(zip(names, counts.tolist(), strict=True))

@@ -56,6 +56,9 @@ def test_a_benchmark_is_prepared_verified_and_unpacked(mirror: str, tmp_path: Pa
     assert (root / "core50_128x128" / "s1" / "o1" / "C_01_01_000.png").is_file()
     assert (root / "core50_128x128.zip.unpacked").is_file()
     done("data", "prepare", "core50", root, "--unpack", "--mirror", "http://127.0.0.1:9")  # once more changes nothing
+    (root / "core50_128x128.zip").write_bytes(b"another")
+    assert "was unpacked before" in refused("data", "prepare", "core50", root, "--unpack")
+    (root / "core50_128x128.zip").unlink()
     again = json.loads(bpg("data", "verify", "core50", root, "--json").stdout)
     assert again["sets"] == found["sets"]
 

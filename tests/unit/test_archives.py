@@ -225,6 +225,15 @@ def test_labelled_shards_packed_anew_keep_their_labels(tmp_path: Path) -> None:
     assert sides.train.counts() == {"cat": 1, "dog": 1}
 
 
+def test_shards_with_a_side_and_without_are_refused(tmp_path: Path) -> None:
+    picture = next(toy_folder(tmp_path / "toy").rglob("*.png")).read_bytes()
+    (tmp_path / "photo").mkdir()
+    for name in ("photo-train-0.tar", "photo-1.tar"):
+        tar_of(tmp_path / "photo" / name, {"1.png": picture, "1.cls": b"cat"})
+    with pytest.raises(WrongUse, match="with a side and without"):
+        read_folder(tmp_path / "photo")
+
+
 def test_a_zip_written_elsewhere_is_read(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("photo\\dog\\1.jpg", b"one")

@@ -245,7 +245,7 @@ def test_what_was_read_is_read_again_only_when_it_changed(
 def test_a_half_finished_download_is_told(trees: Path, tmp_path: Path) -> None:
     root = copy_of(trees, "domainnet", tmp_path)
     (root / "sketch.zip.part").write_bytes(b"PK")
-    with pytest.raises(WrongUse, match="goes on with them"):
+    with pytest.raises(WrongUse, match="goes on with it"):
         DATASETS["domainnet"].find(root)
     (root / "sketch.zip.part").rename(root / "sketch.zip")
     with pytest.raises(WrongUse, match="cannot be unpacked"):
@@ -452,6 +452,11 @@ def test_corruptions_of_every_image_are_made_once_and_look_like_it(tmp_path: Pat
     pictures = {name: sides.named()["train"].encoded(0) for name, sides in found.domains.items()}
     assert len(set(pictures.values())) == 15  # no two corruptions are alike
     benchmark.build(tmp_path / "out", photos, lambda *_: None)
+    other = toy_folder(tmp_path / "other", ("blue",), count=4) / "blue"
+    with pytest.raises(WrongUse, match="of other images"):
+        benchmark.build(tmp_path / "out", other, lambda *_: None)
+    with pytest.raises(WrongUse, match="in one another"):
+        benchmark.build(photos, photos, lambda *_: None)
     again = benchmark.find(tmp_path / "out")
     assert pictures == {name: sides.named()["train"].encoded(0) for name, sides in again.domains.items()}
     (tmp_path / "out" / "corruptions.part").touch()  # as an interrupted one leaves it

@@ -136,6 +136,13 @@ def prepare_benchmark(
             file = fetch(download, root, mirror=mirror, tell=counted(show, "bytes"))
         common.say(f"{file} is there")
     for archive in sorted(path for path in root.iterdir() if path.name.lower().endswith((".zip", ".tar", *COMPRESSED))):
+        if unpacking and unpacked(archive).exists():
+            raise WrongUse(
+                f"{archive} was unpacked before",
+                wanted="one archive of this name",
+                came=f"{unpacked(archive).name} beside it",
+                remedy="Remove the one that you do not need.",
+            )
         if unpacking:
             common.say(f"{archive.name}: {unpack(archive, root):,} files unpacked; it is called *.unpacked now")
             archive.rename(unpacked(archive))

@@ -64,7 +64,8 @@ class Benchmark:
                 remedy=f"Name it. {self._remedy}",
             )
         try:
-            unfinished = sorted(path.name for path in where.glob(f"*{UNFINISHED}"))
+            folders = {"", *(download.folder for download in self.downloads)}
+            unfinished = sorted(path.name for each in folders for path in (where / each).glob(f"*{UNFINISHED}"))
             found = self.read(Place.open(where)) if not unfinished else None
         except (OSError, ValueError) as error:
             if isinstance(error, BPGError) and root is not None:
@@ -78,9 +79,9 @@ class Benchmark:
         if found is None:
             raise WrongUse(
                 f"{self.name} is not complete in {where}",
-                wanted="finished downloads",
+                wanted="what `bpg data prepare` finished",
                 came=", ".join(unfinished[:3]),
-                remedy=f"`bpg data prepare {self.name} {where}` goes on with them.",
+                remedy=f"The same `bpg data prepare {self.name} {where} ...` goes on with it.",
             )
         if not set(found.domains) & set(self.order):
             raise WrongUse(

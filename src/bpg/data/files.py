@@ -84,9 +84,9 @@ def _archive_above(folder: str) -> tuple[Path, str] | None:
 
 
 def other_cases(name: str) -> list[str]:
-    """A file's name with its suffix in small and in capital letters, but for as it is."""
+    """A file's name with its suffix in small letters, in capitals and as a title, but for as it is."""
     stem, suffix = os.path.splitext(name)
-    return [stem + other for other in (suffix.lower(), suffix.upper()) if other != suffix]
+    return [stem + other for other in (suffix.lower(), suffix.upper(), suffix.title()) if other != suffix]
 
 
 def inside(archive: Path) -> list[str]:

@@ -223,9 +223,10 @@ def read_place(place: Place, *, test_share: float = TEST_SHARE) -> Found:
     return Found(root, layout, domains, left_out, "given" if splits == {True} else "made")
 
 
-def read_split(place: Place, names: Sequence[str]) -> Found:
-    """DOMAIN/{train,test}/CLASS/*, where the nearest folder with one of these domains is."""
-    return read_place(place.holding(*names) or place)
+def read_split(place: Place, names: Sequence[str], *, others: bool = True) -> Found:
+    """DOMAIN/{train,test}/CLASS/*, where the nearest folder with one of these domains is, with `others` or without."""
+    found = read_place(place.holding(*names) or place)
+    return replace(found, domains={name: s for name, s in found.domains.items() if others or name in names})
 
 
 def read_domains(
@@ -281,6 +282,13 @@ def _read_shards(root: Path, shards: Sequence[Path], test_share: float) -> Found
         groups.setdefault(_name(domain), {}).setdefault(side, []).append(shard)
     domains = {}
     for domain, sides in sorted(groups.items()):
+        if "" in sides and len(sides) > 1:
+            raise WrongUse(
+                f"shards of {domain} with a side and without",
+                wanted="-train or -test in the names of all of them, or of none",
+                came=", ".join(shard.name for of_side in sides.values() for shard in of_side[:1]),
+                remedy="Rename them.",
+            )
         if "" in sides:
             domains[domain] = divided(by_class(read_shards(chain.from_iterable(sides.values()))), test_share)
         else:

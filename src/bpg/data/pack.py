@@ -29,6 +29,7 @@ def pack(
     A shard's samples have their paths for keys, so that lists and folder names hold as before. The same files give the
     same bytes.
     """
+    out = out.resolve()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise WrongUse(f"{out} is taken", wanted="a new or empty folder", came="another", remedy="Name one.")
     if out.resolve().is_relative_to(root.resolve()):

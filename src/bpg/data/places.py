@@ -100,7 +100,7 @@ class Place:
 
     def _in_archive(self, name: str) -> Path | None:
         packed = self._packed
-        *folders, last = (part for part in name.split("/") if part not in ("", "."))
+        *folders, last = [part for part in name.split("/") if part not in ("", ".")] or [""]
         for folder in folders:
             packed = packed.folders.get(folder) if packed is not None else None
         if packed is None:

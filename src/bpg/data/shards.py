@@ -23,7 +23,7 @@ def shards_in(root: Path) -> list[Path]:
     """The tars at `root`, or in it, if the first of them holds labels."""
     tars = [root] if root.is_file() else sorted(root.iterdir())
     tars = [path for path in tars if path.suffix.lower() == ".tar" and path.is_file()]
-    return tars if tars and any(name.endswith(LABEL) for name in inside(tars[0])) else []
+    return tars if tars and any(name.lower().endswith(LABEL) for name in inside(tars[0])) else []
 
 
 def domain_and_side(shard: Path) -> tuple[str, str]:
@@ -43,7 +43,7 @@ def read_shards(shards: Iterable[Path]) -> ImageSet:
     for shard in shards:
         folder = shard.parent
         names = inside(shard)
-        labels = {name.removesuffix(LABEL): shard / name for name in names if name.endswith(LABEL)}
+        labels = {name[: -len(LABEL)]: shard / name for name in names if name.lower().endswith(LABEL)}
         for name in names:
             if Path(name).suffix.lower() not in SUFFIXES:
                 continue

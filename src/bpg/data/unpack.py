@@ -39,7 +39,8 @@ def unpack(archive: Path, folder: Path) -> int:
         for file_in in part.rglob("*"):
             target = folder / file_in.relative_to(part)
             if target.exists() and not (target.is_dir() and file_in.is_dir()):
-                raise _refused(archive, "a place for it", f"{target}, which is there already")
+                remedy = "If it is of this archive, rename the archive to *.unpacked; else move it away."
+                raise _refused(archive, "a place for it", f"{target}, which is there already", remedy)
         for entry in sorted(part.iterdir()):
             _move(entry, folder / entry.name)
     except BPGError:
@@ -100,7 +101,5 @@ def _move(entry: Path, target: Path) -> None:
         entry.rename(target)
 
 
-def _refused(archive: Path, wanted: str, came: str) -> WrongUse:
-    return WrongUse(
-        f"{archive} is not unpacked", wanted=wanted, came=came, remedy="Fetch it anew from where you trust it."
-    )
+def _refused(archive: Path, wanted: str, came: str, remedy: str = "Fetch it anew from where you trust it.") -> WrongUse:
+    return WrongUse(f"{archive} is not unpacked", wanted=wanted, came=came, remedy=remedy)

@@ -179,6 +179,8 @@ def _about(spec: Spec, cell: Cell, model: Learner, data: Data) -> dict[str, Any]
         "unseen": spec.unseen,
         "data": data.manifest,
     }
+    if data.manifest["protocol"] is not None:
+        own |= {"protocol": data.manifest["protocol"]}
     backbone = identity(model.backbone, model.weights)
     key = own | {
         "data": identity_of(data),

@@ -495,7 +495,7 @@ def _protocol(run: Run) -> dict[str, Any]:
         "backbone": backbone["sha256"],
         "pixels": backbone["preprocessing"],
         "precision": backbone["precision"],
-        "protocol": data.get("protocol"),
+        "protocol": data.get("protocol") or "the backbone's own",
         "tested on domains not yet learned": run.about["unseen"],
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -32,26 +32,56 @@ def build(root: Path, images: Path | None, tell: Callable[[int, int], None]) -> 
             came="none",
             remedy="Add it.",
         )
+    here, there = root.resolve(), images.resolve()
+    if here.is_relative_to(there) or there.is_relative_to(here):
+        raise WrongUse(
+            f"{root} and {images} lie in one another", wanted="two places", came="one", remedy="Name another folder."
+        )
     _, sides = read_folder(images).only()
+    work = [(side, check(found)) for side, found in sides.named().items()]
+    todo = [(side, found.images, index) for side, found in work for index in range(len(found.images))]
+    _check_names(todo)
+    source = root / "source.txt"  # of another one, nothing here would be what it says
+    digest = " ".join(found.sha256 for _, found in work)
+    if source.is_file() and source.read_text(encoding="utf-8").strip() != digest:
+        raise WrongUse(
+            f"{root} holds corruptions of other images",
+            wanted="a folder of its own for each image set",
+            came=f"one that {images} did not make",
+            remedy="Name another folder.",
+        )
+    source.write_text(digest + "\n", encoding="utf-8")
     mark = root / f"corruptions{UNFINISHED}"  # half of it would look whole
     mark.touch()
-    work = [(side, check(found).images) for side, found in sides.named().items()]
-    todo = [(side, found, index) for side, found in work for index in range(len(found))]
     for done, _ in enumerate(ahead(lambda each: _corrupt(root, *each), todo, window=16), start=1):
         tell(done, len(todo))
     mark.unlink()
 
 
+def _check_names(todo: Sequence[tuple[str, ImageSet, int]]) -> None:
+    """Refuse classes that are no folders, and files of one name that would take each other's place."""
+    seen: dict[tuple[str, str, str], Path] = {}
+    for side, images, index in todo:
+        path, name = images.paths[index], images.classes[images.labels[index]]
+        if "/" in name or "\\" in name or name.startswith("."):
+            raise WrongUse(
+                f"the class {name!r} names no folder",
+                wanted="names without / and \\ that do not begin with a dot",
+                came=name,
+                remedy="Rename it.",
+            )
+        if seen.setdefault((side, name, path.name), path) != path:
+            raise WrongUse(
+                "two images of a class have one name",
+                wanted="different names",
+                came=f"{seen[side, name, path.name]} and {path}",
+                remedy="Rename one of them.",
+            )
+
+
 def _corrupt(root: Path, side: str, images: ImageSet, index: int) -> None:
     """Every corruption of one image."""
     path, name = images.paths[index], images.classes[images.labels[index]]
-    if "/" in name or "\\" in name or name.startswith("."):
-        raise WrongUse(
-            f"the class {name!r} names no folder",
-            wanted="names without / and \\ that do not begin with a dot",
-            came=name,
-            remedy="Rename it.",
-        )
     pixels = decode(images.encoded(index), where=str(path))
     height, width = pixels.shape[-2:]
     if min(height, width) > SIDE:

@@ -108,7 +108,7 @@ def _benchmark(kind: str, title: str, change: Callable[[Pixels, int], Pixels]) -
         title=title,
         licence="CC-BY-SA-3.0",
         source="made by bpg from MNIST",
-        read=partial(read_split, names=order),
+        read=partial(read_split, names=order, others=False),
         order=order,
         template='a photo of the number: "{}".',
         downloads=tuple(

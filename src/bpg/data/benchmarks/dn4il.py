@@ -16,8 +16,9 @@ LISTS = "https://raw.githubusercontent.com/NeurAI-Lab/DN4IL-dataset/9227378338ca
 
 def read(place: Place) -> Found:
     """DOMAIN/CLASS/*.jpg and dn4il/DOMAIN_{train,test}.txt."""
-    images = place.holding("dn4il") or place.holding("clipart_train.txt") or place
-    domains, official = read_lists(images.folder("dn4il") or images, images, "dn4il")
+    images = place.holding("dn4il/clipart_train.txt") or place.holding("clipart_train.txt") or place
+    beside = images.holds("dn4il/clipart_train.txt")
+    domains, official = read_lists((beside and images.folder("dn4il")) or images, images, "dn4il")
     return Found(images.path, "lists", domains, LeftOut(), "given", "official" if official else "other lists")
 
 

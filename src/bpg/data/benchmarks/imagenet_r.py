@@ -27,7 +27,8 @@ TEST_SHARE = 0.2
 def read(place: Place) -> Found:
     """CLASS/STYLE_NUMBER.jpg, and lists or none; README.txt, if it is there, says what the classes are called."""
     lists = place.holding("art_train.txt")
-    images = next((p for p in (place, *place.folders()) if any(CLASS.fullmatch(f.name) for f in p.folders())), place)
+    near = (place, *place.folders(), *(inner for folder in place.folders() for inner in folder.folders()))
+    images = next((p for p in near if any(CLASS.fullmatch(folder.name) for folder in p.folders())), place)
     names = _names(images)
     if lists is not None:
         found = read_domains(lists, dict.fromkeys(STYLES, ()), test_share=TEST_SHARE)

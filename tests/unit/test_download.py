@@ -159,7 +159,6 @@ def test_what_is_not_there_or_not_the_same_is_told(server: Server, tmp_path: Pat
     with pytest.raises(DownloadError, match="is not images.bin"):
         fetch(Download(server.address, sha256="0" * 64), tmp_path, tell=quiet)
     assert not (tmp_path / "images.bin").exists()
+    (tmp_path / "empty").mkdir()
     with pytest.raises(DownloadError, match="Check the network"):
-        fetch(Download("http://127.0.0.1:9/images.bin"), tmp_path / "b", tell=quiet) if (
-            tmp_path / "b"
-        ).mkdir() is None else None
+        fetch(Download("http://127.0.0.1:9/images.bin"), tmp_path / "empty", tell=quiet)

@@ -14,7 +14,7 @@ from bpg.data.folder import COMPRESSED
 from bpg.data.pack import Kind, pack
 from bpg.data.samples import write_sample
 from bpg.data.unpack import unpack
-from bpg.data.verify import sizes_off, verify
+from bpg.data.verify import images_of, sizes_off, verify
 from bpg.errors import WrongUse
 from bpg.progress import counted
 from bpg.registry import DATASETS
@@ -47,7 +47,7 @@ def _published_images(benchmark: Benchmark) -> int | None:
     whole = [known[name] for name in ("all", *benchmark.order) if name in known]
     sides = [known[name] for name in benchmark.sets if name in known]
     parts = whole or (sides if len(sides) == len(benchmark.sets) else [])
-    return sum(each["images"] if "images" in each else sum(each["classes"].values()) for each in parts) or None
+    return sum(map(images_of, parts)) or None
 
 
 def print_verified(common: Common, name: str, root: Path | None, *, duplicates: bool, again: bool) -> bool:

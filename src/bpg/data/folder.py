@@ -236,8 +236,7 @@ def read_domains(
 
     Lists `domain_{train,test}.txt` go before; without them and without train and test folders, a split is made.
     """
-    spellings = {each: domain for domain, known in names.items() for each in (domain, *known)}
-    place = place.holding(*spellings) or place
+    place = place.holding(*names, *chain.from_iterable(names.values())) or place
     domains: dict[str, Sides] = {}
     left_out, layouts = LeftOut(), set()
     for domain, known in names.items():
@@ -254,8 +253,8 @@ def read_domains(
             layouts.add("domain/{train,test}/class" if split else "domain/class")
             sides = Sides(*(_images(_classes(s, left_out)) for s in split)) if split else None
             domains[domain] = sides or divided(_classes(folder, left_out), test_share)
-    made = "made" if "domain/class" in layouts else "given"
-    return Found(place.path, " and ".join(sorted(layouts)), domains, left_out, made)  # type: ignore[arg-type]
+    split_by: Literal["made", "given"] = "made" if "domain/class" in layouts else "given"
+    return Found(place.path, " and ".join(sorted(layouts)), domains, left_out, split_by)
 
 
 def _read_lists(place: Place, domain: str, test_share: float) -> Sides:

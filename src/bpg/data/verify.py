@@ -83,9 +83,9 @@ def sizes_off(benchmark: Benchmark, found: Found) -> list[str]:
         return []
     held = {f"{name}/{side}": len(each) for name, both in found.domains.items() for side, each in both.named().items()}
     return [
-        f"{name}: {_count(wanted):,} images are published, {held.get(name, 0):,} are here"
+        f"{name}: {images_of(wanted):,} images are published, {held.get(name, 0):,} are here"
         for name, wanted in benchmark.expected.items()
-        if name in benchmark.sets and held.get(name, 0) != _count(wanted)
+        if name in benchmark.sets and held.get(name, 0) != images_of(wanted)
     ]
 
 
@@ -97,7 +97,7 @@ def _verified(name: str, checked: Checked, images: ImageSet, published: Mapping[
         wrong += _differences(images, counts, wanted)
         if not wrong and checked.sha256 != wanted.get("sha256", checked.sha256):
             wrong.append("as many images as published, but not the same")
-        same = [other for other, known in published.items() if _count(known) == len(images) != _count(wanted)]
+        same = [other for other, known in published.items() if images_of(known) == len(images) != images_of(wanted)]
         if wrong and same:
             wrong.append(f"as many images as published for {same[0]}: are two lists swapped?")
     empty = tuple(f"{each} ({label})" for label, each in enumerate(images.classes) if not counts.get(each))
@@ -107,8 +107,8 @@ def _verified(name: str, checked: Checked, images: ImageSet, published: Mapping[
 def _differences(images: ImageSet, counts: Mapping[str, int], wanted: Mapping[str, Any]) -> list[str]:
     """How the number of images, listed and readable, differs from what was published."""
     wrong = []
-    if len(images) != _count(wanted):
-        wrong.append(f"{_count(wanted):,} images wanted, {len(images):,} came")
+    if len(images) != images_of(wanted):
+        wrong.append(f"{images_of(wanted):,} images wanted, {len(images):,} came")
     if "classes" in wanted:
         classes = wanted["classes"]
         off = sorted(c for c in {*counts, *classes} if counts.get(c, 0) != classes.get(c, 0))
@@ -118,7 +118,8 @@ def _differences(images: ImageSet, counts: Mapping[str, int], wanted: Mapping[st
     return wrong
 
 
-def _count(wanted: Mapping[str, Any]) -> int:
+def images_of(wanted: Mapping[str, Any]) -> int:
+    """How many images are published of a set."""
     return int(wanted["images"] if "images" in wanted else sum(wanted["classes"].values()))
 
 

@@ -34,10 +34,15 @@ class LwF(Whole):
     def learn(self, domain: Domain) -> None:
         teacher, known, s = self.network, self.classes, self.settings
 
-        def distil(network: Network, images: Tensor, logits: Tensor) -> Tensor:
+        def keep(network: Network, images: Tensor, logits: Tensor) -> Tensor:
             with torch.no_grad():
-                wanted = torch.softmax(teacher(images) / s.temperature, dim=1)
+                wanted = teacher(images)
             old = logits[:, network.head.places(known).to(logits.device)]
-            return -s.strength * (wanted * torch.log_softmax(old / s.temperature, dim=1)).sum(dim=1)
+            return s.strength * distillation(old, wanted, temperature=s.temperature)
 
-        self.train(domain, distil if known else None)
+        self.train(domain, keep if known else None)
+
+
+def distillation(logits: Tensor, wanted: Tensor, *, temperature: float) -> Tensor:
+    """The cross-entropy (B,) of `logits` against the answers that the logits `wanted` give at a temperature."""
+    return -(torch.softmax(wanted / temperature, dim=1) * torch.log_softmax(logits / temperature, dim=1)).sum(dim=1)

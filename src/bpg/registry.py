@@ -62,13 +62,26 @@ METHODS = Registry(
     "method",
     "bpg.methods",
     {
-        "bpg": "bpg.methods.bpg:BPG",
-        "ewc": "bpg.methods.ewc:EWC",
-        "finetune": "bpg.methods.finetune:FineTune",
-        "lwf": "bpg.methods.lwf:LwF",
-        "ncm": "bpg.methods.ncm:NCM",
-        "linear_probe": "bpg.methods.linear_probe:LinearProbe",
-        "sequential_probe": "bpg.methods.linear_probe:SequentialProbe",
+        name: f"bpg.methods.{where}"
+        for name, where in {
+            "bpg": "bpg:BPG",
+            # bounds
+            "finetune": "finetune:FineTune",
+            "joint": "joint:Joint",
+            "linear_probe": "linear_probe:LinearProbe",
+            "sequential_probe": "linear_probe:SequentialProbe",
+            "ncm": "ncm:NCM",
+            # regularisation
+            "ewc": "ewc:EWC",
+            "lwf": "lwf:LwF",
+            # rehearsal
+            "er": "er:ER",
+            "derpp": "derpp:DERpp",
+            "gdumb": "gdumb:GDumb",
+            "icarl": "icarl:ICaRL",
+            "lucir": "lucir:LUCIR",
+            "bic": "bic:BiC",
+        }.items()
     },
 )
 ROUTERS = Registry(

@@ -82,8 +82,11 @@ def fit(
     progress: Callable[[Progress], None] | None = None,
     scaled: bool = False,
     optimizer: torch.optim.Optimizer | None = None,
+    after: Callable[[], None] | None = None,
 ) -> None:
     """Train the parameters of `module` that want a gradient on `batches`, in place.
+
+    `after` is called behind each step; what it keeps in the module's buffers is part of what is resumed.
 
     Under torchrun each rank computes its share of every batch. `scaled` guards float16 gradients against underflow. An
     `optimizer` of one's own takes the place of the one that `optimisation` names; its rate still follows the schedule.
@@ -95,7 +98,8 @@ def fit(
     if resume is not None and rank == 0:
         for part in resume.file.parent.glob(f"{resume.file.name}.*.part"):
             part.unlink(missing_ok=True)  # of a run that was killed while it wrote
-    first = _restore(resume, named, optimizer, scaler, device) if resume is not None else 0
+    buffers = dict(module.named_buffers())
+    first = _restore(resume, named, buffers, optimizer, scaler, device) if resume is not None else 0
     began = saved = time.monotonic()
     seen = 0
     micro = optimisation.micro_batch or max(1, -(-optimisation.batch_size // ranks))
@@ -118,10 +122,12 @@ def fit(
             nn.utils.clip_grad_norm_(named.values(), optimisation.clip_norm)
         scaler.step(optimizer)
         scaler.update()
+        if after is not None:
+            after()
         now, seen = time.monotonic(), seen + whole
         last = step + 1 == batches.steps
         if resume is not None and rank == 0 and (last or now - saved >= resume.seconds):
-            _save(resume, step + 1, named, optimizer, scaler)
+            _save(resume, step + 1, named, buffers, optimizer, scaler)
             saved = now
         if progress is not None and rank == 0:
             progress(Progress(step + 1, batches.steps, seen, float(total), now - began))
@@ -216,11 +222,13 @@ def _save(
     resume: Resume,
     step: int,
     named: dict[str, nn.Parameter],
+    buffers: dict[str, Tensor],
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
 ) -> None:
     """Write the state beside its place and move it there in one go: a reader finds the old one or the new one."""
     tensors = {f"parameter/{name}": parameter.detach() for name, parameter in named.items()}
+    tensors |= {f"buffer/{name}": buffer for name, buffer in buffers.items()}
     for (name, _), state in zip(named.items(), _states(named, optimizer), strict=True):
         tensors |= {f"optimizer/{name}/{key}": value for key, value in state.items() if isinstance(value, Tensor)}
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
@@ -238,6 +246,7 @@ def _save(
 def _restore(
     resume: Resume,
     named: dict[str, nn.Parameter],
+    buffers: dict[str, Tensor],
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     device: torch.device,
@@ -255,6 +264,8 @@ def _restore(
         warnings.warn(f"{resume.file} is damaged: training begins anew", stacklevel=3)
         return 0
     with torch.no_grad():
+        for name, buffer in buffers.items():
+            buffer.copy_(tensors[f"buffer/{name}"])
         for name, parameter in named.items():
             parameter.copy_(tensors[f"parameter/{name}"])
             prefix = f"optimizer/{name}/"

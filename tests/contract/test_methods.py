@@ -21,9 +21,17 @@ from bpg.registry import METHODS
 from bpg.store import Learned, State, load_state, save_state
 from tests.toy import FAST, GENTLE, toy_backbone, toy_domain, toy_stream
 
+WHOLE: dict[str, Any] = {"optimisation": FAST | {"lr": 0.005}, "augmentation": GENTLE}
 # What a method needs to be quick on the toy; the seed and the optimisation are the same for all.
 SETTINGS: dict[str, dict[str, Any]] = {
     "bpg": {"rank": 4, "augmentation": GENTLE},
+    "er": WHOLE | {"memory": {"images": 12}},
+    "derpp": WHOLE | {"memory": {"images": 12}},
+    "joint": WHOLE,
+    "gdumb": WHOLE | {"memory": {"images": 36, "choice": "balanced"}},
+    "icarl": WHOLE | {"memory": {"images": 18, "choice": "herding"}},
+    "lucir": WHOLE | {"memory": {"images": 18, "choice": "herding"}},
+    "bic": WHOLE | {"memory": {"images": 18, "choice": "herding"}},
     "ewc": {"optimisation": FAST | {"lr": 0.005}, "augmentation": GENTLE, "strength": 1.0},
     "finetune": {"optimisation": FAST | {"lr": 0.005}, "augmentation": GENTLE},
     "lwf": {"optimisation": FAST | {"lr": 0.005}, "augmentation": GENTLE},

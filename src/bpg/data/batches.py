@@ -44,8 +44,12 @@ class Batches:
     def indices(self, step: int) -> list[int]:
         """The images of a step. Every image comes once an epoch; the last batch may be smaller."""
         epoch, place = divmod(step, self.steps_an_epoch)
-        order = _order(self.seed, self.domain.name, epoch, len(self.domain.train))
+        order = order_of(self.seed, self.domain.name, epoch, len(self.domain.train))
         return order[place * self.batch_size : (place + 1) * self.batch_size]
+
+    def epoch(self, step: int) -> int:
+        """The pass over the domain that a step belongs to."""
+        return step // self.steps_an_epoch
 
     def image(self, index: int, epoch: int) -> Tensor:
         """One image as this epoch sees it."""
@@ -74,7 +78,7 @@ class Batches:
                 mine = self.indices(step)[rank::ranks]
                 images = torch.empty(len(mine), 3, size, size)
                 for start in range(0, len(mine), PIECE):
-                    yield _Piece(images, start, mine[start : start + PIECE], step // self.steps_an_epoch)
+                    yield _Piece(images, start, mine[start : start + PIECE], self.epoch(step))
 
         def prepare(piece: _Piece) -> Tensor:
             pixels, contents = zip(*map(decoded.open, piece.indices), strict=True)
@@ -141,12 +145,13 @@ class FeatureBatches:
         """(features, labels, size of the whole batch) of each step from `first` on."""
         for step in range(first, self.steps):
             epoch, place = divmod(step, self.steps_an_epoch)
-            order = _order(self.seed, self.domain, epoch, len(self.features))
+            order = order_of(self.seed, self.domain, epoch, len(self.features))
             whole = order[place * self.batch_size : (place + 1) * self.batch_size]
             mine = whole[rank::ranks]
             yield self.features[mine], self.targets[mine], len(whole)
 
 
 @lru_cache(maxsize=4)
-def _order(seed: int, domain: str, epoch: int, count: int) -> list[int]:
+def order_of(seed: int, domain: str, epoch: int, count: int) -> list[int]:
+    """The order in which an epoch sees the images of a domain."""
     return torch.randperm(count, generator=generator_of(seed, domain, "order", epoch)).tolist()

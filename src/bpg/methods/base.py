@@ -179,9 +179,22 @@ class Learner(Protocol):
         backbone = identity(self.backbone, self.weights)
         return State(self.method, as_json(self.settings), backbone, domains or {}, shared or {}, facts or {})
 
-    def fit(self, module: nn.Module, loss: Loss, batches: Batched, *, vit: ViT | None, resume: Resume | None) -> None:
-        """Train `module` by this method's settings; `vit` is the one whose activations may be recomputed."""
-        optimisation: Optimisation = self.settings.optimisation
+    def fit(
+        self,
+        module: nn.Module,
+        loss: Loss,
+        batches: Batched,
+        *,
+        vit: ViT | None,
+        resume: Resume | None,
+        optimisation: Optimisation | None = None,
+        after: Callable[[], None] | None = None,
+    ) -> None:
+        """Train `module` by this method's settings, unless others are given.
+
+        `vit` is the one whose activations may be recomputed; `after` is called behind each step.
+        """
+        optimisation = optimisation or self.settings.optimisation
         if vit is not None:
             vit.recompute = optimisation.recompute
         try:
@@ -194,6 +207,7 @@ class Learner(Protocol):
                 resume=resume,
                 progress=self.progress,
                 scaled=self.backbone.precision == "float16",
+                after=after,
             )
         finally:
             if vit is not None:
@@ -316,11 +330,13 @@ def prepared(backbone: Backbone, images: Images, batch_size: int) -> Iterator[Te
         return
     if isinstance(images, str | Path):
         images = [images]
-    paths = images.paths if isinstance(images, ImageSet) else tuple(Path(path) for path in images)
-    files = ImageSet(paths, (0,) * len(paths), ("unlabelled",))
+    if not isinstance(images, ImageSet):
+        paths = tuple(Path(path) for path in images)
+        images = ImageSet(paths, (0,) * len(paths), ("unlabelled",))
+    files = images
 
     def load(index: int) -> Tensor:
-        return backbone.prepare(decode(files.encoded(index), where=str(paths[index])))
+        return backbone.prepare(decode(files.encoded(index), where=str(files.paths[index])))
 
     batch: list[Tensor] = []
     for image in ahead(load, range(len(files)), window=2 * batch_size):

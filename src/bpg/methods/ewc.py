@@ -1,14 +1,16 @@
 """EWC: while the network learns a new domain, its parameters are held back, the more the old answers depend on them.
+How much they do is told by the Fisher information, the mean squared gradient of single images' losses. A quadratic
+penalty pulls every parameter back to where the last domain left it, by that weight.
 
-Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", 2017, arXiv 1612.00796, in the online form
-of Schwarz et al., 2018, arXiv 1805.06370: one Fisher information, summed over domains, around the weights after the
-last domain. It is the empirical one, from gradients of single images by the true label. An entry is cut where a step
-would overshoot.
+Trained: the whole network and one head.
+Stored: the network, and one number for each parameter.
+Paper: Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS 2017, arXiv 1612.00796; in the
+online form of Schwarz et al., 2018, arXiv 1805.06370.
+Here: one information summed over domains, around the weights after the last one. It is the empirical one, by the true
+label. An entry is cut where a step of gradient descent would overshoot.
 """
 
 from __future__ import annotations
-
-from copy import deepcopy
 
 import torch
 from pydantic import NonNegativeFloat, PositiveInt
@@ -45,27 +47,27 @@ class EWC(Whole):
 
     def learn(self, domain: Domain) -> None:
         s = self.settings
-        anchor = deepcopy(self.network)
-        anchor.head.grow(domain.classes, seed=s.seed)
+        anchor = self.grown(domain).requires_grad_(False)
         held = dict(anchor.named_parameters())
         information = with_rows(self._information, self.classes, anchor.head.classes) if self._information else {}
         most = 1 / max(s.optimisation.lr * s.strength, 1e-12)  # beyond it a step of gradient descent overshoots
         weights = {name: found.clamp(max=most) for name, found in information.items()}
 
-        def penalty(network: Network, images: Tensor, _: Tensor) -> Tensor:
+        def loss(network: Network, images: Tensor, rows: Tensor) -> Tensor:
             moved = [(weights[name] * (p - held[name]).square()).sum() for name, p in network.named_parameters()]
-            return s.strength / 2 * torch.stack(moved).sum().expand(len(images))
+            return self.task(network, images, rows) + s.strength / 2 * torch.stack(moved).sum()
 
-        self.train(domain, penalty if information else None)
+        network = self.train(self.grown(domain), domain, loss if information else None)
         found = fisher_information(
-            self.network,
+            network,
             domain,
             self.backbone.preprocessing,
-            self.network.head.places(domain.classes),
+            network.head.places(domain.classes),
             images=s.images,
             seed=s.seed,
             device=self.backbone.device,
         )
+        self.network = network
         self._information = {n: s.decay * information[n] + new if information else new for n, new in found.items()}
 
     def state(self) -> State:

@@ -1,8 +1,11 @@
-"""LwF: while the network learns a new domain, it is to answer its images as it did before.
+"""LwF: while the network learns a new domain, it is to answer the images of that domain as it did before. The answers
+of the model before are a second target beside the labels. No old image is needed for it.
 
-Li and Hoiem, "Learning without Forgetting", 2016, arXiv 1606.09282. The classes of all domains are the same here, so
-that teacher and student share one head. The teacher sees the same crop as the student; the distillation is a
-cross-entropy at a temperature, without the factor of its square (as in PyCIL).
+Trained: the whole network and one head.
+Stored: the network.
+Paper: Li and Hoiem, "Learning without Forgetting", ECCV 2016, arXiv 1606.09282.
+Here: the classes of all domains are the same, so that teacher and student share one head. The teacher sees the same
+crop as the student. The distillation is a cross-entropy at a temperature, without the factor of its square (PyCIL).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from torch import Tensor
 
 from bpg.config import settings
 from bpg.data.domain import Domain
+from bpg.methods.parts.teacher import distillation
 from bpg.methods.parts.whole import Network, Whole, WholeSettings
 
 
@@ -34,15 +38,11 @@ class LwF(Whole):
     def learn(self, domain: Domain) -> None:
         teacher, known, s = self.network, self.classes, self.settings
 
-        def keep(network: Network, images: Tensor, logits: Tensor) -> Tensor:
+        def loss(network: Network, images: Tensor, rows: Tensor) -> Tensor:
+            logits = network(images)
             with torch.no_grad():
                 wanted = teacher(images)
             old = logits[:, network.head.places(known).to(logits.device)]
-            return s.strength * distillation(old, wanted, temperature=s.temperature)
+            return self.named(logits, rows) + s.strength * distillation(old, wanted, temperature=s.temperature)
 
-        self.train(domain, keep if known else None)
-
-
-def distillation(logits: Tensor, wanted: Tensor, *, temperature: float) -> Tensor:
-    """The cross-entropy (B,) of `logits` against the answers that the logits `wanted` give at a temperature."""
-    return -(torch.softmax(wanted / temperature, dim=1) * torch.log_softmax(logits / temperature, dim=1)).sum(dim=1)
+        self.network = self.train(self.grown(domain), domain, loss if known else None)

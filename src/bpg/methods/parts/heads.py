@@ -1,10 +1,11 @@
-"""A head that all domains share, and that new classes may be added to."""
+"""Heads that all domains share, and that new classes may be added to."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bpg.experts.head import LinearHead
@@ -14,9 +15,11 @@ from bpg.randomness import generator_of
 class GrowingHead(nn.Module):
     """One linear map over all classes seen, in the order of their names."""
 
-    def __init__(self, width: int) -> None:
+    bias: nn.Parameter | None
+
+    def __init__(self, width: int, *, zero: bool = False) -> None:
         super().__init__()
-        self.width = width
+        self.width, self.zero = width, zero  # whether new rows begin as nothing
         self.classes: tuple[str, ...] = ()
         self.weight = nn.Parameter(torch.empty(0, width))
         self.bias = nn.Parameter(torch.empty(0))
@@ -26,17 +29,38 @@ class GrowingHead(nn.Module):
         classes = tuple(sorted({*self.classes, *names}))
         if classes == self.classes:
             return
-        rows = dict(zip(self.classes, zip(self.weight.detach(), self.bias.detach(), strict=True), strict=True))
-        for name in set(classes) - set(self.classes):
-            fresh = LinearHead(self.width, 1, generator=generator_of(seed, name, "head")).linear.to(self.weight)
-            rows[name] = (fresh.weight.detach()[0], fresh.bias.detach()[0])
-        self.weight = nn.Parameter(torch.stack([rows[name][0] for name in classes]))
-        self.bias = nn.Parameter(torch.stack([rows[name][1] for name in classes]))
+        known = {name: place for place, name in enumerate(self.classes)}
+        fresh = {}
+        for name in set(classes) - set(known):
+            linear = LinearHead(self.width, 1, generator=generator_of(seed, name, "head")).linear.to(self.weight)
+            fresh[name] = {own: 0 * row[0] if self.zero else row[0] for own, row in linear.state_dict().items()}
+        for own in ("weight", "bias"):
+            old = getattr(self, own)
+            if old is not None:
+                rows = [old.detach()[known[name]] if name in known else fresh[name][own] for name in classes]
+                setattr(self, own, nn.Parameter(torch.stack(rows)))
         self.classes = classes
 
     def places(self, names: Sequence[str]) -> Tensor:
         """Where these classes stand, (len(names),)."""
-        return torch.tensor([self.classes.index(name) for name in names])
+        return torch.tensor([self.classes.index(name) for name in names], dtype=torch.long)
 
     def forward(self, features: Tensor) -> Tensor:
-        return nn.functional.linear(features, self.weight, self.bias)
+        return F.linear(features, self.weight, self.bias)
+
+
+class CosineHead(GrowingHead):
+    """The cosine of feature and row, times a scale that is learned."""
+
+    def __init__(self, width: int, *, scale: float) -> None:
+        super().__init__(width)
+        self.bias = None
+        self.scale = nn.Parameter(torch.tensor(float(scale)))
+
+    def cosines(self, features: Tensor, weight: Tensor | None = None) -> Tensor:
+        """(B, rows), by other rows where a `weight` is given."""
+        rows = self.weight if weight is None else weight
+        return F.normalize(features, dim=-1) @ F.normalize(rows, dim=-1).T
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.scale * self.cosines(features)

@@ -1,0 +1,120 @@
+"""LUCIR: classes are directions, and an image is of the class whose direction its feature is nearest to. While a new
+domain is learned, features are held to the directions they had, and kept images to a margin from wrong classes. After
+each domain the directions alone are trained once more, on as many images of each class and domain.
+
+Trained: the whole network and a head of cosines.
+Stored: the network and M images.
+Paper: Hou et al., "Learning a Unified Classifier Incrementally via Rebalancing", CVPR 2019.
+Here: every domain has directions of its own, as in its runs on CDDB; the margin leaves out those of the same class,
+which the original would push apart. `labels = "shared"` gives each class one direction. The scale begins at 10, not 1.
+The last stage sees each kept image once, as evaluation does, and trains directions on these features.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from bpg.config import settings
+from bpg.data.batches import FeatureBatches
+from bpg.data.domain import Domain
+from bpg.methods.er import ERSettings
+from bpg.methods.parts.heads import CosineHead, GrowingHead
+from bpg.methods.parts.memory import Memory, MemorySettings
+from bpg.methods.parts.single import OF, Labels
+from bpg.methods.parts.whole import Network, Whole
+from bpg.training import Optimisation
+
+
+@settings
+class LUCIRSettings(ERSettings):
+    """How features and directions are held."""
+
+    optimisation: Optimisation = Optimisation(epochs=15, lr=1e-3, weight_decay=5e-4)
+    memory: MemorySettings = MemorySettings(choice="herding")
+    labels: Labels = "expanded"
+    scale: PositiveFloat = 10.0  # eta, where it begins
+    keep: NonNegativeFloat = (
+        5.0  # lambda_base, of the features' directions, times the root of the number of old domains
+    )
+    margin: NonNegativeFloat = 0.5  # m, of cosines
+    rivals: PositiveInt = 2  # K, wrong directions that the margin is kept from
+    ranking: NonNegativeFloat = 1.0  # the margin's weight
+    balancing: Optimisation = Optimisation(epochs=20, lr=0.01, weight_decay=0.0)  # of the last stage
+
+
+class LUCIR(Whole):
+    """Rehearsal with a head of cosines, features that keep their directions, and a margin for kept images."""
+
+    method = "lucir"
+    Settings = LUCIRSettings
+    settings: LUCIRSettings
+
+    def head(self) -> GrowingHead:
+        return CosineHead(self.backbone.feature_width, scale=self.settings.scale)
+
+    def learn(self, domain: Domain) -> None:
+        assert self.memory is not None
+        teacher, s, network = self.network, self.settings, self.grown(domain)
+        head: CosineHead = network.head
+        before, rows = teacher.head.classes, head.classes
+        fixed = torch.tensor([self.expanded and row in before for row in rows], device=self.backbone.device)
+        self._imprint(network, domain, ~torch.tensor([row in before for row in rows]))
+        held = network.head.weight.detach().clone()
+        alike = _alike(rows).to(held.device)  # (rows, rows): of the same class
+        keep = s.keep * math.sqrt(max(1, len({each.domain for each in self.memory.kept})))
+
+        def loss(network: Network, images: Tensor, labels: Tensor) -> Tensor:
+            features = network.net(images)
+            cosines = head.cosines(features, torch.where(fixed[:, None], held, head.weight))  # old rows stay
+            found = self.named(head.scale * cosines, labels)
+            if not before:
+                return found
+            with torch.no_grad():
+                old = teacher.net(images)
+            found = found + keep * (1 - F.cosine_similarity(features, old))
+            rivals = cosines.masked_fill(alike[labels] | fixed, -1.0).topk(min(s.rivals, len(rows)), dim=1).values
+            own = cosines.gather(1, labels[:, None])
+            ranked = torch.relu(s.margin - own + rivals).mean(dim=1)
+            return found + s.ranking * (torch.where(fixed[labels], ranked, 0.0) if self.expanded else ranked)
+
+        network = self.train(network, self.memory.joined(domain, self.row), loss)
+        with torch.no_grad():
+            network.head.weight[fixed] = held[fixed]  # weight decay has shortened them
+        memory = self.remembered(network, domain)
+        assert memory is not None
+        self._balance(network, memory, domain)
+        self.network, self.memory = network, memory
+
+    def _imprint(self, network: Network, domain: Domain, new: Tensor) -> None:
+        """Begin with the mean feature of each new row's images, as long as the old rows are on average."""
+        found, own = self.features(network, domain.train), domain.train
+        length = float(network.head.weight.detach()[~new].norm(dim=1).mean()) if bool((~new).any()) else 1.0
+        for label, name in enumerate(own.classes):
+            members = [at for at, its in enumerate(own.labels) if its == label]
+            row = network.head.classes.index(self.row(name, domain.name)) if members else -1
+            if members and new[row]:
+                with torch.no_grad():
+                    network.head.weight[row] = length * F.normalize(found[members].mean(dim=0), dim=0)
+
+    def _balance(self, network: Network, memory: Memory, domain: Domain) -> None:
+        """Train the directions alone on the kept images, old and new."""
+        if not len(memory):
+            return
+        s = self.settings
+        targets = network.head.places([self.row(each.name, each.domain) for each in memory.kept])
+        features = self.features(network, memory.images()).cpu()
+        b = s.balancing
+        batches = FeatureBatches(features, targets, domain.name, s.seed, b.batch_size, b.epochs)
+        head = network.head.requires_grad_(True)
+        self.fit(head, lambda x, y: self.named(head(x), y), batches, vit=None, resume=None, optimisation=b)
+        head.requires_grad_(False)
+
+
+def _alike(rows: tuple[str, ...]) -> Tensor:
+    names = [row.partition(OF)[0] for row in rows]
+    return torch.tensor([[one == other for other in names] for one in names])

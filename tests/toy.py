@@ -11,6 +11,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from bpg.backbones.backbone import Backbone
+from bpg.backbones.clip import TextConfig, TextTower
 from bpg.backbones.vit import ViT
 from bpg.data.domain import Domain, DomainStream, TestSet
 from bpg.data.images import ImageSet
@@ -32,6 +33,18 @@ def toy_backbone(**changes: object) -> Backbone:
     backbone = Backbone(shaken(ViT(config)), Preprocessing(size=config.image_size), name="toy")
     torch.set_rng_state(state)
     return backbone
+
+
+def toy_clip_backbone() -> Backbone:
+    """A small CLIP with random weights, the same every time."""
+    config = small_config(pre_norm=True, patch_bias=False, projection=32)
+    words = TextConfig(width=32, depth=2, heads=2, hidden=64, projection=32)
+    state = torch.get_rng_state()
+    torch.manual_seed(0)
+    vit, text = shaken(ViT(config)), shaken(TextTower(words), scale=0.2)
+    torch.set_rng_state(state)
+    pixels = Preprocessing(size=config.image_size)
+    return Backbone(vit, pixels, name="toy-clip", text=text, logit_scale=100.0)
 
 
 def draw(shape: str, colour: tuple[int, int, int], generator: np.random.Generator) -> Image.Image:

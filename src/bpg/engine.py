@@ -81,6 +81,25 @@ def run_experts(
     return found
 
 
+def run_apart(
+    backbone: Backbone,
+    images: Tensor,
+    weights: Tensor,
+    experts: Sequence[Any],
+    *,
+    columns: Sequence[Tensor],
+    classes: int,
+) -> Tensor:
+    """`run_experts` for experts that look at an image in a way of their own: each is called with its images."""
+    found = torch.zeros(len(images), len(experts), classes, dtype=torch.float64, device=float64_device(images.device))
+    for expert, own in enumerate(columns):
+        rows = (weights[:, expert] > 0).nonzero()[:, 0]
+        if len(rows):
+            logits = experts[expert](images[rows.to(images.device)], backbone)
+            found[rows[:, None], expert, own.to(found.device)] = as_float64(logits)
+    return found
+
+
 def packed(parts: Sequence[tuple[Tuning, int]]) -> Tuning:
     """One tuning for images of several: of each as many images as it says, one after another."""
     if len(parts) == 1:

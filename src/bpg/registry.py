@@ -81,6 +81,19 @@ METHODS = Registry(
             "icarl": "icarl:ICaRL",
             "lucir": "lucir:LUCIR",
             "bic": "bic:BiC",
+            # an expert for each domain
+            "s_iprompts": "s_prompts:SiPrompts",
+            "s_liprompts": "s_prompts:SliPrompts",
+            "pina": "pina:PINA",
+            "soyo": "soyo:SOYO",
+            # prompts under one head
+            "l2p": "l2p:L2P",
+            "dualprompt": "dualprompt:DualPrompt",
+            "coda_prompt": "coda_prompt:CODAPrompt",
+            "c_prompt": "c_prompt:CPrompt",
+            "ka_prompt": "ka_prompt:KAPrompt",
+            # frozen features
+            "ranpac": "ranpac:RanPAC",
         }.items()
     },
 )

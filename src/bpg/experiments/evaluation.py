@@ -9,11 +9,10 @@ from typing import Any
 
 from bpg.data.domain import TestSet
 from bpg.methods.base import Learner, Routable, prepared
-from bpg.methods.parts.ways import MIXTURES, ORACLE, Way
+from bpg.methods.parts.ways import MIXTURES, ORACLE, OWN, Way
 from bpg.progress import Progress, counted
 from bpg.types import Prediction
 
-OWN = "own"  # the way of a method that has no experts to choose from
 STANDARD = {"calibrated": MIXTURES["calibrated"], "soft": MIXTURES["paper"], "hard": Way("hard"), "oracle": Way(ORACLE)}
 
 
@@ -65,10 +64,11 @@ class Tally:
 def ways_of(model: Learner) -> dict[str, Way]:
     """The ways a model is measured in, its own first: where it has experts to choose from, all of STANDARD."""
     if not isinstance(model, Routable):
-        return {OWN: Way()}
+        return {OWN: Way(OWN)}  # it has nothing to choose from
     same = [name for name, way in STANDARD.items() if way == model.way]
     first = {same[0] if same else str(model.way): model.way}
-    return first | {name: way for name, way in STANDARD.items() if name not in first}
+    own = {OWN: Way(OWN)} if getattr(model, "has_own", False) else {}
+    return first | own | {name: way for name, way in STANDARD.items() if name not in first}
 
 
 def own_way(model: Learner) -> dict[str, Way]:

@@ -28,7 +28,7 @@ PORTRAIT = "portrait.json"
 FORMAT = 1
 
 
-WAYS = ("calibrated", "soft", "hard", "oracle")  # the order they are told in
+WAYS = ("own", "calibrated", "soft", "hard", "oracle")  # the order they are told in
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from bpg.data.folder import TEST_SHARE
 from bpg.data.protocols import PROTOCOLS
 from bpg.errors import BPGError, WrongUse, unknown_name
 from bpg.methods.base import Learner, is_routable
-from bpg.methods.parts.ways import MIXTURES, WAY_OPTIONS
+from bpg.methods.parts.ways import MIXTURES, OWN, WAY_OPTIONS
 from bpg.mixture import FUSIONS
 from bpg.registry import DATASETS, METHODS, ROUTERS
 
@@ -106,8 +106,11 @@ class Cell:
         return made
 
     def answering(self, method: type[Learner]) -> dict[str, Any]:
-        """The options it answers by: experiments compare with what is published, so the mixture is the paper's."""
-        return {"mixture": "paper"} | dict(self.options) if is_routable(method) else {}
+        """The options it answers by: experiments compare with what is published, so that the mixture is the paper's
+        where a method has no inference of its own.
+        """
+        first = {} if getattr(method, "has_own", False) else {"mixture": "paper"}
+        return first | dict(self.options) if is_routable(method) else {}
 
 
 def read_spec(file: str | Path, changes: Sequence[str] = ()) -> Spec:
@@ -232,7 +235,7 @@ def _faults_of(label: str, table: object) -> list[str]:
             ("fusion", FUSIONS),
             ("arithmetic", ARITHMETICS),
         ):
-            known = list(names)
+            known = list(names) + ([OWN] if key == "router" and getattr(method, "has_own", False) else [])
             given = values.pop(key, known[0])
             if given not in known:
                 near = get_close_matches(str(given), known, n=1)

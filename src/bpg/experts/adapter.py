@@ -31,6 +31,22 @@ class Adapter(nn.Module):
         return lifted
 
 
+class LinearAdapter(nn.Module):
+    """A linear map of rank r and its biases, without an activation between its two halves (PINA, SOYO)."""
+
+    def __init__(self, width: int, rank: int, *, generator: torch.Generator) -> None:
+        super().__init__()
+        self.down = nn.Linear(width, rank)
+        self.up = nn.Linear(rank, width)
+        for linear in (self.down, self.up):
+            nn.init.xavier_uniform_(linear.weight, generator=generator)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, z: Tensor) -> Tensor:
+        lifted: Tensor = self.up(self.down(z))
+        return lifted
+
+
 class LoRA(nn.Module):
     """A change of rank r of one linear map, with alpha = r, so that its scale is 1; it begins as nothing."""
 

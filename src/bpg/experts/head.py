@@ -52,7 +52,7 @@ class TextHead(nn.Module):
 
     def _text(self, backbone: Backbone) -> Tensor:
         """Text features (C, E): computed once, unless the context is being learned."""
-        if self.context is not None and torch.is_grad_enabled():
+        if self.context is not None and self.context.requires_grad and torch.is_grad_enabled():
             return backbone.class_features(self.names, context=self.context)
         key = str(backbone.device), backbone.precision
         if key not in self._fixed:

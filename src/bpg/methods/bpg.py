@@ -11,23 +11,21 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
-from torch import Tensor
 
 from bpg.backbones.catalogue import catalogue
 from bpg.backbones.survey import Survey
 from bpg.capacity import MAX_RANK, allocate, solve_budget
 from bpg.config import settings
-from bpg.data.batches import Batches
 from bpg.data.domain import TEMPLATE, Domain
 from bpg.data.transforms import Augmentation
 from bpg.errors import WrongUse
 from bpg.experts.expert import Expert, ExpertSettings, parameter_count
 from bpg.experts.head import check_text
-from bpg.methods.parts.pool import Member, Pooled
+from bpg.methods.parts.pool import Member, Separate
 from bpg.randomness import generator_of
 from bpg.separability import Estimator, between_within, separability
 from bpg.store import State
-from bpg.training import Optimisation, cross_entropy
+from bpg.training import Optimisation
 
 
 @settings
@@ -47,7 +45,7 @@ class BPGSettings:
     augmentation: Augmentation = Augmentation()
 
 
-class BPG(Pooled):
+class BPG(Separate):
     """An expert for each domain, as large as the domain is hard, and a soft mixture of them at test time.
 
     The user's model: `learn` domains in any order, `predict` images from any of them.
@@ -90,13 +88,7 @@ class BPG(Pooled):
         found = self.survey(domain)  # one pass: scatter, features for k-means
         rank, measured = self.capacity(domain, found)
         expert = self.expert(domain.classes, rank, generator_of(s.seed, domain.name, "weights"), domain.template)
-
-        def loss(images: Tensor, labels: Tensor) -> Tensor:
-            return cross_entropy(expert(images, self.backbone), labels, smoothing=s.optimisation.label_smoothing)
-
-        o = s.optimisation
-        batches = Batches(domain, self.backbone.preprocessing, s.augmentation, s.seed, o.batch_size, o.epochs)
-        self.fit(expert, loss, batches, vit=self.backbone.vit, resume=self.resume(domain, rank))
+        self.train_expert(expert, domain, str(rank))
         facts = {
             "classes": list(domain.classes),
             "images": len(domain.train),

@@ -25,7 +25,7 @@ from bpg.data.domain import Domain
 from bpg.methods.base import Learner
 from bpg.methods.parts.heads import GrowingHead
 from bpg.methods.parts.identity import check_classes
-from bpg.methods.parts.pool import Member, Pooled
+from bpg.methods.parts.pool import Member, Separate
 from bpg.store import State
 from bpg.training import Optimisation, cross_entropy
 from bpg.types import Prediction
@@ -40,7 +40,7 @@ class ProbeSettings:
     optimisation: Optimisation = Optimisation(epochs=50, lr=0.1, batch_size=128, weight_decay=0.0)
 
 
-class LinearProbe(Pooled):
+class LinearProbe(Separate):
     """A linear head for each domain, chosen by the nearest prototype unless another router is given."""
 
     method = "linear_probe"

@@ -38,9 +38,7 @@ class LUCIRSettings(ERSettings):
     memory: MemorySettings = MemorySettings(choice="herding")
     labels: Labels = "expanded"
     scale: PositiveFloat = 10.0  # eta, where it begins
-    keep: NonNegativeFloat = (
-        5.0  # lambda_base, of the features' directions, times the root of the number of old domains
-    )
+    keep: NonNegativeFloat = 5.0  # lambda_base, of the features' directions, times the root of the old domains' number
     margin: NonNegativeFloat = 0.5  # m, of cosines
     rivals: PositiveInt = 2  # K, wrong directions that the margin is kept from
     ranking: NonNegativeFloat = 1.0  # the margin's weight

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 import torch.nn.functional as F
@@ -16,18 +16,21 @@ from bpg.backbones.backbone import FINISHED, Backbone, Probe
 from bpg.backbones.faster import Arithmetic, check_arithmetic, faster
 from bpg.backbones.survey import Survey
 from bpg.compute import float64_device
+from bpg.data.batches import Batches
 from bpg.data.domain import Domain
-from bpg.engine import run_experts
+from bpg.engine import run_apart, run_experts
 from bpg.errors import ModelError, PluginError, WrongUse, unknown_name
 from bpg.methods.base import Routable
 from bpg.methods.parts.identity import check_classes
 from bpg.methods.parts.states import joined
-from bpg.methods.parts.ways import ORACLE, WAY_OPTIONS, Way, router_of, way_of
+from bpg.methods.parts.ways import ORACLE, OWN, WAY_OPTIONS, Way, router_of, way_of
 from bpg.mixture import mix, mixture_weights
 from bpg.prototypes import LEVELS, Place, located
 from bpg.randomness import seed_of
+from bpg.registry import ROUTERS
 from bpg.routing import Places, oracle, stops
 from bpg.store import Learned, State, answering
+from bpg.training import cross_entropy
 from bpg.types import Prediction
 
 
@@ -35,7 +38,7 @@ from bpg.types import Prediction
 class Member:
     """One domain's expert and what is known of the domain. Nothing in it changes once it is in a pool."""
 
-    expert: Any  # an nn.Module that is a Specialist; (images, backbone) -> logits (B, C_t)
+    expert: Any  # an nn.Module; (images, backbone) -> logits (B, C_t); a Specialist, if the engine is to run it
     places: Mapping[Probe, Place]  # where the domain lies, at every depth that can be routed at
     facts: Mapping[str, Any]  # JSON; `classes` among them
 
@@ -68,11 +71,16 @@ class Member:
         return cls(expert, places, learned.facts)
 
 
+# Images (B, 3, H, W) and their frozen features (B, d) of unit length -> confidences (B, T) in the order of the pool.
+Choose = Callable[[Tensor, Tensor], Tensor]
+
+
 class ExpertPool:
     """Experts in the order of their domains' names, whatever the order of learning."""
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
+        self.choose: Choose | None = None  # a method's own way to find the domain
         self._members: dict[str, Member] = {}
         self._places: dict[Probe, Places] = {}  # of these members; made when it is asked for
         self._vocabulary: tuple[list[Tensor], Tensor] | None = None  # likewise
@@ -163,19 +171,20 @@ class ExpertPool:
         tokens = backbone.start(images)
         probes = tuple(dict.fromkeys(self.stop(way.route_depth) for way in ways if way.router != ORACLE))
         seen = dict(zip(probes, backbone.probed(tokens, probes), strict=True))
-        distance = {probe: self.places(probe).distances(F.normalize(found, dim=-1)) for probe, found in seen.items()}
-        trusts = [self._confidence(way, images, distance, true) for way in ways]
+        unit = {probe: F.normalize(found, dim=-1) for probe, found in seen.items()}
+        distance = {probe: self.places(probe).distances(found) for probe, found in unit.items()}
+        trusts = [self._confidence(way, images, unit, distance, true) for way in ways]
         weights = [mixture_weights(t, way.fusion, most=way.max_experts) for t, way in zip(trusts, ways, strict=True)]
         columns, known = self.vocabulary()
-        logits = run_experts(
-            backbone,
-            tokens,
-            torch.stack(weights).sum(dim=0),
-            [member.expert for member in self.members],
-            columns=columns,
-            classes=known.shape[1],
-            query=seen.get(FINISHED),
-        )
+        experts = [member.expert for member in self.members]
+        spoken = torch.stack(weights).sum(dim=0)
+        if all(hasattr(expert, "tuning") for expert in experts):
+            query = seen.get(FINISHED)
+            logits = run_experts(
+                backbone, tokens, spoken, experts, columns=columns, classes=known.shape[1], query=query
+            )
+        else:
+            logits = run_apart(backbone, images, spoken, experts, columns=columns, classes=known.shape[1])
         for way, trust, weight in zip(ways, trusts, weights, strict=True):
             mixed = mix(logits, weight, known.to(logits.device), way.fusion)
             probe = self.stop(way.route_depth)
@@ -206,7 +215,14 @@ class ExpertPool:
             )
         return known[route_depth]
 
-    def _confidence(self, way: Way, images: Tensor, distances: Mapping[Probe, Tensor], true: str | None) -> Tensor:
+    def _confidence(
+        self,
+        way: Way,
+        images: Tensor,
+        seen: Mapping[Probe, Tensor],
+        distances: Mapping[Probe, Tensor],
+        true: str | None,
+    ) -> Tensor:
         if way.router == ORACLE:
             if true is None:
                 raise WrongUse(
@@ -220,6 +236,9 @@ class ExpertPool:
             return oracle(place, len(self))
         probe = self.stop(way.route_depth)
         distance = distances[probe]
+        if way.router == OWN:
+            assert self.choose is not None
+            return self.choose(images, seen[FINISHED])
         confidence = router_of(way.router)(distance, self.places(probe).spread)
         _check_confidence(confidence, distance)
         return confidence
@@ -230,12 +249,25 @@ class ExpertPool:
 
 
 class Pooled(Routable, Protocol):
-    """A learner whose experts live in a pool: routable and isolated. The options of `way_of` make its first way."""
+    """A learner whose experts live in a pool: routable. The options of `way_of` make its first way; where a method
+    has an inference of its own, that is its first way unless a router is named.
+    """
 
+    has_own: ClassVar[bool] = False  # inference
     pool: ExpertPool
 
     def __init__(self, backbone: Backbone | str, **options: Any) -> None:
-        self.way = way_of(**{key: options.pop(key) for key in WAY_OPTIONS if key in options})
+        asked = {key: options.pop(key) for key in WAY_OPTIONS if key in options}
+        self.way = way_of(
+            **({"router": OWN} if self.has_own and not {"mixture", "router"} & set(asked) else {}) | asked
+        )
+        if self.way.router == OWN and not self.has_own:
+            raise WrongUse(
+                f"{self.method} has no inference of its own",
+                wanted=", ".join(ROUTERS),
+                came=OWN,
+                remedy="Leave the router out.",
+            )
         super().__init__(backbone, **options)
         self.pool.stop(self.way.route_depth)  # what this backbone does not have is told before anything is learned
         check_arithmetic(self.backbone, self.way.arithmetic)
@@ -305,6 +337,32 @@ class Pooled(Routable, Protocol):
     def expert_logits(self, images: Tensor, expert: int) -> Tensor:
         return self.pool.expert_logits(images, expert)
 
+    def admit(self, domain: Domain) -> None:
+        """Check that `domain` may be learned, and say so if it takes the place of one."""
+        others = {name for known in self.domains if known != domain.name for name in self.pool[known].classes}
+        check_classes(sorted(others), domain.classes, allowed=self.allow_new_classes)
+        if domain.name in self.pool:
+            warnings.warn(f"{domain.name} is known already: it is learned anew from these images alone", stacklevel=3)
+
+    def train_expert(
+        self, expert: nn.Module, domain: Domain, *more: str | int, module: nn.Module | None = None
+    ) -> None:
+        """Train an expert on its domain, or a `module` that it is part of; `more` is what the result depends on."""
+        s, o = self.settings, self.settings.optimisation
+
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            return cross_entropy(expert(images, self.backbone), labels, smoothing=o.label_smoothing)
+
+        batches = Batches(domain, self.backbone.preprocessing, s.augmentation, s.seed, o.batch_size, o.epochs)
+        self.fit(module or expert, loss, batches, vit=self.backbone.vit, resume=self.resume(domain, *more))
+
+    def state(self) -> State:
+        return self.make_state({name: self.pool[name].learned() for name in self.domains})
+
+
+class Separate(Pooled, Protocol):
+    """A learner whose experts owe nothing to each other: one can be taken out, and models be merged."""
+
     def forget(self, name: str) -> None:
         """Become the model that never learned the domain `name`, bit for bit."""
         self.pool.forget(name)
@@ -313,16 +371,6 @@ class Pooled(Routable, Protocol):
         """Take over the domains of a model learned apart: the result is the model that learned them all."""
         joined(self.state(), other.state(), allow_new_classes=self.allow_new_classes)  # refuses what does not fit
         self.pool.take_over(other.pool)
-
-    def admit(self, domain: Domain) -> None:
-        """Check that `domain` may be learned, and say so if it takes the place of one."""
-        others = {name for known in self.domains if known != domain.name for name in self.pool[known].classes}
-        check_classes(sorted(others), domain.classes, allowed=self.allow_new_classes)
-        if domain.name in self.pool:
-            warnings.warn(f"{domain.name} is known already: it is learned anew from these images alone", stacklevel=3)
-
-    def state(self) -> State:
-        return self.make_state({name: self.pool[name].learned() for name in self.domains})
 
 
 def _check_confidence(confidence: Tensor, distance: Tensor) -> None:

@@ -12,12 +12,15 @@ from bpg.registry import ROUTERS
 from bpg.routing import Router
 
 ORACLE = "oracle"
+OWN = "own"  # a method's own inference, where it has one
 WAY_OPTIONS = ("mixture", "router", "fusion", "route_depth", "max_experts", "arithmetic")
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Who speaks at test time, and how they are fused. The oracle is no registered router: it is told the domain."""
+    """Who speaks at test time, and how they are fused. The oracle, which is told the domain, and a method's own
+    inference are no registered routers.
+    """
 
     router: str = "soft"
     fusion: Fusion = "threshold+l1"
@@ -26,6 +29,8 @@ class Way:
     arithmetic: Arithmetic = "exact"  # of the frozen backbone
 
     def __str__(self) -> str:
+        if self.router == OWN:
+            return OWN
         early = f"routed after block {self.route_depth}" if self.route_depth else ""
         most = f"at most {self.max_experts} experts" if self.max_experts is not None else ""
         rough = self.arithmetic if self.arithmetic != "exact" else ""
@@ -51,6 +56,8 @@ def way_of(
     if mixture not in MIXTURES:
         raise unknown_name("mixture", mixture, MIXTURES)
     known = MIXTURES[mixture]
+    if router == OWN:
+        return Way(OWN)
     if router is not None and router != known.router:
         router_of(router)  # a typo is told before anything is learned
         known = Way(router)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 from bpg.backbones.backbone import Backbone
 from bpg.data.domain import Domain, DomainStream
 from bpg.data.images import ImageSet
 from bpg.errors import ModelError, TrainingError, WrongUse
-from bpg.methods.base import Isolated, Learner, Routable
+from bpg.methods.base import Isolated, Learner, Routable, prepared
 from bpg.progress import Progress
 from bpg.registry import METHODS
 from bpg.store import Learned, State, load_state, save_state
@@ -103,6 +108,15 @@ def tensors(learner: Learner) -> dict[str, bytes]:
     return {name: tensor.detach().cpu().numpy().tobytes() for name, tensor in found.items()}
 
 
+def patient(make: Callable[..., Learner], **more: Any) -> Learner:
+    """A learner that goes over the images often enough to learn them all."""
+    learner = make(**more)
+    if not trains(learner):
+        return learner
+    slow = learner.backbone.text is not None or learner.method == "l2p"
+    return make(optimisation=replace(learner.settings.optimisation, epochs=80 if slow else 40), **more)
+
+
 def trains(learner: Learner) -> bool:
     """Whether it has anything to train, or only counts."""
     return "optimisation" in learner.Settings.__dataclass_fields__
@@ -123,10 +137,10 @@ def test_forward_is_a_distribution_and_leaves_no_trace(
 
 
 def test_training_images_are_learned(make: Callable[..., Learner], stream: DomainStream) -> None:
-    learner = make()
+    learner = patient(make)
     for domain in stream.domains[:2]:
         learner.learn(domain)
-        assert learner.score(domain.train) > (0.8 if trains(learner) else 0.5)  # of random features, means tell less
+        assert learner.score(domain.train) > (0.95 if trains(learner) else 0.5)  # of random features, means tell less
 
 
 def test_the_backbone_stays_as_it_is(make: Callable[..., Learner], stream: DomainStream) -> None:
@@ -137,6 +151,85 @@ def test_the_backbone_stays_as_it_is(make: Callable[..., Learner], stream: Domai
         learner.learn(domain)
     assert backbone.digest() == before
     assert all(parameter.grad is None and not parameter.requires_grad for parameter in backbone.parameters())
+
+
+def test_what_is_declared_gets_a_gradient_and_nothing_else_does(
+    make: Callable[..., Learner], stream: DomainStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = make()
+    others: list[nn.Parameter] = []
+    fit = type(learner).fit
+
+    def watched(self: Learner, module: nn.Module, *args: Any, **options: Any) -> None:
+        mine = {id(own): name for name, own in module.named_parameters() if own.requires_grad}
+        every = [own for own in gc.get_objects() if type(own) is nn.Parameter]
+        for own in every:
+            own.grad = None
+        fit(self, module, *args, **options)
+        missed = [name for name, own in module.named_parameters() if own.requires_grad and own.grad is None]
+        assert not missed, "declared, and never learned"
+        others.extend(own for own in every if id(own) not in mine and own.grad is not None)
+
+    monkeypatch.setattr(type(learner), "fit", watched)
+    for domain in stream.domains[:2]:
+        learner.learn(domain)
+    assert not others
+
+
+def test_what_stands_under_a_domain_never_changes(make: Callable[..., Learner], stream: DomainStream) -> None:
+    learner = make()
+    learner.learn(stream.domains[0])
+    before = {name: own for name, own in tensors(learner).items() if not name.startswith("shared/")}
+    learner.learn(stream.domains[1])
+    after = tensors(learner)
+    assert {name: after[name] for name in before} == before
+
+
+def test_domains_that_were_not_learned_are_never_chosen(
+    make: Callable[..., Learner], stream: DomainStream, pixels: torch.Tensor
+) -> None:
+    learner = make()
+    for count, domain in enumerate(stream.domains[:2], start=1):
+        learner.learn(domain)
+        assert len(learner.state().domains) in (0, count)
+        weights = learner.forward(pixels).domain_weights
+        assert weights is None or weights.shape == (9, count)
+
+
+def test_a_killed_training_goes_on_to_the_same_bytes(
+    make: Callable[..., Learner], stream: DomainStream, tmp_path: Path
+) -> None:
+    def killed() -> None:
+        def stop(now: Progress) -> None:
+            if now.loss is not None and now.step == 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        learner = make(scratch=tmp_path / "scratch", checkpoint_seconds=0)
+        learner.load_state(load_state(tmp_path / "model"))
+        learner.progress = stop
+        learner.learn(stream.domains[1])
+
+    first = make()
+    first.learn(stream.domains[0])
+    first.save(tmp_path / "model")
+    process = get_context("fork").Process(target=killed)
+    process.start()
+    process.join()
+    if process.exitcode == 0:
+        pytest.skip("this method trains with the first domain alone, or not at all")
+    assert process.exitcode == -signal.SIGKILL
+    written = list((tmp_path / "scratch").glob("*.safetensors")) if (tmp_path / "scratch").exists() else []
+    assert written or learner_is_quick(first)
+    again = make(scratch=tmp_path / "scratch")
+    again.load_state(load_state(tmp_path / "model"))
+    again.learn(stream.domains[1])
+    first.learn(stream.domains[1])
+    assert tensors(again) == tensors(first)
+
+
+def learner_is_quick(learner: Learner) -> bool:
+    """Whether it trains heads on features alone, and begins anew."""
+    return learner.method in ("linear_probe", "sequential_probe")
 
 
 def test_the_same_seed_gives_the_same_bytes(make: Callable[..., Learner], stream: DomainStream) -> None:
@@ -157,6 +250,8 @@ def test_batch_size_and_mates_do_not_matter(
     learner = make()
     for domain in stream.domains[:2]:
         learner.learn(domain)
+    seen = [next(prepared(learner.backbone, domain.train.subset(range(3)), 3)) for domain in stream.domains]
+    pixels = torch.cat([*seen[:2], pixels[:3]])  # of both domains, whose prompts must not meet
     together = learner.forward(pixels).log_probs
     alone = torch.cat([learner.forward(image[None]).log_probs for image in pixels])
     order = torch.randperm(9, generator=torch.Generator().manual_seed(0))
@@ -204,12 +299,12 @@ def test_new_classes_need_leave(make: Callable[..., Learner], stream: DomainStre
     with pytest.raises(WrongUse, match="new classes.*ring.*allow_new_classes"):
         learner.learn(other)
     assert learner.classes == ("bar", "box", "cross")
-    learner = make(allow_new_classes=True)
+    learner = patient(make, allow_new_classes=True)
     learner.learn(stream.domains[0])
     learner.learn(other)
     assert learner.classes == ("bar", "box", "cross", "ring")
     assert torch.isfinite(learner.predict_proba(other.train)).all()
-    assert learner.score(other.train) > 0.6
+    assert learner.score(other.train) > (0.7 if trains(learner) else 0.6)  # above what the known classes have
 
 
 def test_isolated_methods_leave_old_domains_bytes_alone(

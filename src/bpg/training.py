@@ -132,6 +132,14 @@ def fit(
         if progress is not None and rank == 0:
             progress(Progress(step + 1, batches.steps, seen, float(total), now - began))
     module.eval()
+    broken = [name for name, parameter in named.items() if not bool(parameter.isfinite().all())]
+    if broken:
+        raise TrainingError(
+            "the training diverged in its last step",
+            wanted="finite parameters",
+            came=", ".join(broken[:3]),
+            remedy="Lower the learning rate, or set clip_norm or a warm-up.",
+        )
     if ranks > 1:
         dist.barrier()
 

@@ -11,9 +11,8 @@
 | `delta[l]` at `q`, `k`, `v`, `proj`, `fc1`, `fc2` | a change of that linear map |
 | `readout` | which tokens are read: the class token, the added tokens, or all |
 
-Where prompts are chosen by looking at the image (L2P, DualPrompt, CODA-P, C-Prompt), a function of the frozen query
-takes the place of the tuning: it returns one, with one prompt per sample. With nothing set, the forward is the plain
-ViT, bit for bit.
+Where prompts are chosen by looking at the image, a tuning has one prompt per sample; a function of the frozen query
+that returns such a tuning may take its place. With nothing set, the forward is the plain ViT, bit for bit.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from bpg.config import flat
 from bpg.errors import WrongUse
 from bpg.folders import cache_folder
 from bpg.methods.base import Isolated, Learner, is_routable
+from bpg.methods.pages import page
 from bpg.methods.parts.states import classes_of, joined, without
 from bpg.registry import METHODS
 from bpg.store import State, digest_of, history, load_state, save_state
@@ -35,7 +37,11 @@ def inspect_model(common: Common, folder: Path) -> None:
         }
         for name, learned in sorted(state.domains.items())
     ]
-    centres = {name: learned.tensors["prototypes"] for name, learned in sorted(state.domains.items())}
+    centres = {
+        name: learned.tensors["prototypes"]
+        for name, learned in sorted(state.domains.items())
+        if "prototypes" in learned.tensors
+    }
     apart = _distances_between(centres)
     every = [*state.shared.values(), *(t for learned in state.domains.values() for t in learned.tensors.values())]
     document: dict[str, Any] = {
@@ -47,6 +53,7 @@ def inspect_model(common: Common, folder: Path) -> None:
         "domains": domains,
         "megabytes": _megabytes(every),
         "classes": _classes(state),
+        "kept_images": _kept(state),
         "distances": apart,
         "history": history(folder),
     }
@@ -57,15 +64,41 @@ def inspect_model(common: Common, folder: Path) -> None:
     classes = document["classes"]
     shown = f"{len(classes)}: {', '.join(classes[:10])}{' and more' if len(classes) > 10 else ''}"
     print_pairs(str(folder), about | {"backbone": state.backbone["name"], "classes": shown})
+    if document["kept_images"]:
+        _tell_kept(document["kept_images"])
     if domains:
         columns = ("domain", "separability", "rank", "parameters", "megabytes", "classes", "images")
         print("\ndomains")
         print_table(domains, columns=columns)
-    if len(domains) > 1:
+    if len(centres) > 1:
         print("\ndistances between domains: the nearest prototypes of each pair; features have length 1")
         print_table([{"domain": one, **row} for one, row in apart.items()], columns=["domain", *apart])
     print("\nhistory")
     print_table(document["history"], columns=("at", "event", "model"))
+
+
+def _kept(state: State) -> dict[str, Any] | None:
+    """The images that a model keeps of its domains, or refers to; None where it keeps none."""
+    memory = state.facts.get("memory")
+    if not memory or not memory["names"]:
+        return None
+    files = state.shared["memory/files"]
+    count = len(memory["names"])
+    return {
+        "images": count,
+        "megabytes": files.numel() / 1e6,
+        "stored": "references" if memory["paths"][0] else "images",
+        "domains": dict(sorted(Counter(memory["domains"]).items())),
+    }
+
+
+def _tell_kept(kept: Mapping[str, Any]) -> None:
+    of = ", ".join(f"{count} of {name}" for name, count in kept["domains"].items())
+    if kept["stored"] == "images":
+        print(f"\nThis model stores images: {kept['images']}, {kept['megabytes']:.2f} MB ({of}).")
+        print("Whoever has it has them: think of that before you pass it on.")
+    else:
+        print(f"\nThis model refers to {kept['images']} image files ({of}); to go on learning, it needs them.")
 
 
 def forget_domain(common: Common, folder: Path, name: str, *, purge_cache: bool) -> None:
@@ -95,13 +128,17 @@ def merge_models(common: Common, folder: Path, others: Sequence[Path], *, allow_
 def describe_methods(common: Common, name: str | None) -> None:
     """The methods there are, or the settings of one."""
     if name is not None:
-        method = METHODS[name]
-        rows = [{"setting": key, "default": value} for key, value in flat(method.Settings()).items()]
+        told = page(name)
         if common.json:
-            print_json({"method": name, "settings": {row["setting"]: row["default"] for row in rows}})
-        else:
-            print(f"{name}: {_first_sentence(method)}")
-            print_table(rows, columns=("setting", "default"))
+            settings = flat(METHODS[name].Settings())
+            print_json({"method": name, "idea": told.idea, "about": told.parts, "settings": settings})
+            return
+        print(f"{name}: {told.summary}\n\n{told.idea}\n")
+        for part, text in told.parts.items():
+            print(f"{part}: {text}")
+        print()
+        rows = [{"setting": each.name, "default": each.default, "what": each.what} for each in told.settings]
+        print_table(rows, columns=("setting", "default", "what"))
         return
     methods = [
         {

@@ -29,7 +29,11 @@ MixtureOption = Annotated[
     str | None, typer.Option("--mixture", help="Who speaks and how loud: calibrated, or as in the paper: paper.")
 ]
 RouterOption = Annotated[
-    str | None, typer.Option("--router", help="In the mixture's place: calibrated, soft, hard, or a plug-in's.")
+    str | None,
+    typer.Option(
+        "--router",
+        help="In the mixture's place: calibrated, soft, hard, own (a method's own), or a plug-in's.",
+    ),
 ]
 FusionOption = Annotated[
     str | None,

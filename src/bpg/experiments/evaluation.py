@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bpg.data.domain import TestSet
-from bpg.methods.base import Learner, Routable, prepared
+from bpg.methods.base import Learner, Routable, prepared, usual_of
 from bpg.methods.parts.ways import MIXTURES, ORACLE, OWN, Way
 from bpg.progress import Progress, counted
 from bpg.types import Prediction
@@ -67,7 +67,7 @@ def ways_of(model: Learner) -> dict[str, Way]:
         return {OWN: Way(OWN)}  # it has nothing to choose from
     same = [name for name, way in STANDARD.items() if way == model.way]
     first = {same[0] if same else str(model.way): model.way}
-    own = {OWN: Way(OWN)} if getattr(model, "has_own", False) else {}
+    own = {OWN: Way(OWN)} if usual_of(type(model)) == OWN else {}
     return first | own | {name: way for name, way in STANDARD.items() if name not in first}
 
 

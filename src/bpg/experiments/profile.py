@@ -16,7 +16,7 @@ from bpg.backbones.faster import Arithmetic
 from bpg.compute import wait_for_devices
 from bpg.data.domain import TestSet
 from bpg.methods.base import Routable, prepared
-from bpg.methods.parts.ways import Way
+from bpg.methods.parts.ways import OWN, Way
 from bpg.progress import Progress, counted
 from bpg.routing import stops
 
@@ -45,9 +45,10 @@ def choices(model: Routable) -> dict[str, Way]:
     exact = replace(model.way, route_depth=0, max_experts=None, arithmetic="exact")
     device = model.backbone.device.type
     found = {"exact": exact}
-    depths = [probe.depth for probe in stops(model.backbone.depth)[1:]]
+    own = model.way.router == OWN  # which is not routed early or capped
+    depths = [] if own else [probe.depth for probe in stops(model.backbone.depth)[1:]]
     found |= {f"route_depth {depth}": replace(exact, route_depth=depth) for depth in depths}
-    found |= {f"max_experts {most}": replace(exact, max_experts=most) for most in (1, 2)}
+    found |= {f"max_experts {most}": replace(exact, max_experts=most) for most in (() if own else (1, 2))}
     if device in ("cpu", "cuda"):
         rough: Arithmetic = "8-bit" if device == "cpu" else "half"
         found[rough] = replace(exact, arithmetic=rough)

@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ import torch
 
 import bpg
 from bpg.backbones.backbone import Backbone
-from bpg.data.domain import Domain, DomainStream
+from bpg.compute import wait_for_devices
+from bpg.data.domain import Domain, DomainStream, TestSet
 from bpg.errors import ModelError
 from bpg.experiments.evaluation import evaluate, ways_of
 from bpg.experiments.manifest import Data, identity_of
@@ -36,12 +37,13 @@ from bpg.experiments.records import (
     write_lines,
 )
 from bpg.experiments.spec import Cell, Spec
-from bpg.methods.base import Isolated, Learner, Routable
+from bpg.methods.base import Isolated, Learner, Routable, prepared
 from bpg.methods.parts.identity import SAME, as_json, identity
 from bpg.progress import Progress
 from bpg.store import digest_of, history
 from bpg.training import once
 
+TIMED = 256  # images
 Show = Callable[[Progress], None]
 Bar = Callable[[str], AbstractContextManager[Show]]
 
@@ -107,14 +109,14 @@ def run_cell(
 def _learn(model: Learner, domain: Domain, folder: Path, show: Show) -> None:
     def tell(now: Progress) -> None:
         show(now)
-        if now.loss is not None:
+        if now.loss is not None and now.activity == "training":
             line = {"domain": domain.name, "step": now.step, "loss": float(f"{now.loss:.5g}")}
             append_line(folder / CURVES, line)
 
     began = time.monotonic()
-    model.progress = tell
+    model.progress, model.trained_numbers = tell, 0
     model.learn(domain)
-    _note_time(folder, "learn", domain.name, len(domain.train), began)
+    _note_time(folder, "learn", domain.name, len(domain.train), began, trained=model.trained_numbers)
 
 
 def _test(spec: Spec, model: Learner, stream: DomainStream, stage: int, folder: Path, show: Show) -> dict[str, Any]:
@@ -126,6 +128,9 @@ def _test(spec: Spec, model: Learner, stream: DomainStream, stage: int, folder: 
     _note_time(folder, "test", learned, sum(len(test.images) for test in tests), began)
     state = model.state()
     tensors = [*state.shared.values(), *(t for kept in state.domains.values() for t in kept.tensors.values())]
+    if stage == len(stream.domains):
+        _time_answers(model, tests, folder)
+    kept = state.facts.get("memory")
     return {
         "stage": stage,
         "learned": learned,
@@ -133,8 +138,27 @@ def _test(spec: Spec, model: Learner, stream: DomainStream, stage: int, folder: 
         "ways": {way: [tally.as_dict() for tally in of_way] for way, of_way in tallies.items()},
         "stored_numbers": sum(tensor.numel() for tensor in tensors),
         "stored_bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        "kept_images": len(kept["names"]) if kept else 0,
         "facts": {name: _brief(kept.facts) for name, kept in state.domains.items()},
     }
+
+
+@torch.no_grad()
+def _time_answers(model: Learner, tests: Sequence[TestSet], folder: Path) -> None:
+    """How long the finished model takes to answer by its own way, images prepared before."""
+    share = max(1, -(-sum(len(test.images) for test in tests) // TIMED))
+    batches = []
+    for test in tests:
+        batches += list(prepared(model.backbone, test.images.subset(range(0, len(test.images), share)), 32))
+    if not batches:
+        return
+    model.forward(batches[0])  # the first call allocates
+    wait_for_devices()
+    began = time.monotonic()
+    for batch in batches:
+        model.forward(batch)
+    wait_for_devices()
+    _note_time(folder, "answer", "", sum(map(len, batches)), began)
 
 
 def _draw(model: Learner, data: Data, folder: Path) -> None:
@@ -163,9 +187,9 @@ def _learned(folder: Path, order: list[str]) -> int:
     return order.index(event.removeprefix("learned ")) + 1
 
 
-def _note_time(folder: Path, what: str, domain: str, images: int, began: float) -> None:
+def _note_time(folder: Path, what: str, domain: str, images: int, began: float, **more: int) -> None:
     line = {"what": what, "domain": domain, "images": images, "seconds": round(time.monotonic() - began, 2)}
-    append_line(folder / TIMES, line)
+    append_line(folder / TIMES, line | more)
 
 
 def _about(spec: Spec, cell: Cell, model: Learner, data: Data) -> dict[str, Any]:

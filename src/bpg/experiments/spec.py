@@ -19,7 +19,7 @@ from bpg.config import faults, faulty, settings
 from bpg.data.folder import TEST_SHARE
 from bpg.data.protocols import PROTOCOLS
 from bpg.errors import BPGError, WrongUse, unknown_name
-from bpg.methods.base import Learner, is_routable
+from bpg.methods.base import Learner, is_routable, usual_of
 from bpg.methods.parts.ways import MIXTURES, OWN, WAY_OPTIONS
 from bpg.mixture import FUSIONS
 from bpg.registry import DATASETS, METHODS, ROUTERS
@@ -107,9 +107,9 @@ class Cell:
 
     def answering(self, method: type[Learner]) -> dict[str, Any]:
         """The options it answers by: experiments compare with what is published, so that the mixture is the paper's
-        where a method has no inference of its own.
+        where a method has no usual way.
         """
-        first = {} if getattr(method, "has_own", False) else {"mixture": "paper"}
+        first = {} if usual_of(method) is not None else {"mixture": "paper"}
         return first | dict(self.options) if is_routable(method) else {}
 
 
@@ -235,7 +235,7 @@ def _faults_of(label: str, table: object) -> list[str]:
             ("fusion", FUSIONS),
             ("arithmetic", ARITHMETICS),
         ):
-            known = list(names) + ([OWN] if key == "router" and getattr(method, "has_own", False) else [])
+            known = list(names) + ([OWN] if key == "router" and usual_of(method) == OWN else [])
             given = values.pop(key, known[0])
             if given not in known:
                 near = get_close_matches(str(given), known, n=1)

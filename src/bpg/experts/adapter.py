@@ -1,6 +1,7 @@
-"""The parallel bottleneck adapter of the paper, and LoRA in its place.
+"""The parallel bottleneck adapter of the paper, LoRA in its place, and the linear adapter that others have.
 
 Houlsby et al., "Parameter-Efficient Transfer Learning for NLP", 2019, arXiv 1902.00751.
+Chen et al., "AdaptFormer: Adapting Vision Transformers for Scalable Visual Recognition", 2022, arXiv 2205.13535.
 Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021, arXiv 2106.09685.
 """
 
@@ -10,6 +11,8 @@ import math
 
 import torch
 from torch import Tensor, nn
+
+from bpg.backbones.tuning import Part, Tuning
 
 
 class Adapter(nn.Module):
@@ -29,6 +32,23 @@ class Adapter(nn.Module):
     def forward(self, u: Tensor) -> Tensor:
         lifted: Tensor = self.up(torch.relu(self.down(u)))
         return lifted
+
+
+class Adapters(nn.Module):
+    """An adapter beside every MLP that reads the stream before the norm, as AdaptFormer has them, times a scale."""
+
+    def __init__(self, width: int, depth: int, rank: int, *, scale: float, generator: torch.Generator) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(Adapter(width, rank, generator=generator) for _ in range(depth))
+        self.scale = scale
+
+    def tuning(self) -> Tuning:
+        """What they do to the frozen ViT."""
+
+        def scaled(part: nn.Module) -> Part:
+            return lambda h: self.scale * part(h)
+
+        return Tuning(branch={block: {"residual": scaled(part)} for block, part in enumerate(self.parts)})
 
 
 class LinearAdapter(nn.Module):

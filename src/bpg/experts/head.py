@@ -43,6 +43,12 @@ class TextHead(nn.Module):
         self.context = nn.Parameter(0.02 * torch.randn(context, width, generator=generator)) if context else None
         self._fixed: dict[tuple[str, str], Tensor] = {}  # by device and precision, of a context seen without gradient
 
+    def of(self, backbone: Backbone, names: Sequence[str]) -> TextHead:
+        """The same words before other names."""
+        other = TextHead(backbone, names, context=0, template=self.template, generator=torch.Generator())
+        other.context = self.context
+        return other
+
     def forward(self, features: Tensor, backbone: Backbone) -> Tensor:
         return backbone.logit_scale * F.normalize(features, dim=-1) @ self._text(backbone).T  # type: ignore[operator]
 

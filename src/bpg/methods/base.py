@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
@@ -48,6 +49,7 @@ class Learner(Protocol):
     scratch: Path | None
     checkpoint_seconds: float  # of work between two checkpoints: what a kill loses at most
     progress: Callable[[Progress], None] | None
+    trained_numbers: int  # parameters that were trained at once, at most, since somebody set it to 0
     _stored: dict[Path, str]
     _checkpoints: list[Path]
 
@@ -68,6 +70,7 @@ class Learner(Protocol):
         self.scratch = Path(scratch) if scratch is not None else None
         self.checkpoint_seconds = checkpoint_seconds
         self.progress = progress
+        self.trained_numbers = 0
         self._stored: dict[Path, str] = {}  # the digests of what this model was loaded from and saved to
         self._checkpoints: list[Path] = []
         self.begin()
@@ -189,12 +192,17 @@ class Learner(Protocol):
         resume: Resume | None,
         optimisation: Optimisation | None = None,
         after: Callable[[], None] | None = None,
+        activity: str = "training",
     ) -> None:
         """Train `module` by this method's settings, unless others are given.
 
-        `vit` is the one whose activations may be recomputed; `after` is called behind each step.
+        `vit` is the one whose activations may be recomputed; `after` is called behind each step. A training beside the
+        one that a method is about has another `activity`.
         """
+        tell = self.progress
         optimisation = optimisation or self.settings.optimisation
+        trained = sum(own.numel() for own in module.parameters() if own.requires_grad)
+        self.trained_numbers = max(self.trained_numbers, trained)
         if vit is not None:
             vit.recompute = optimisation.recompute
         try:
@@ -205,7 +213,7 @@ class Learner(Protocol):
                 optimisation,
                 device=self.backbone.device,
                 resume=resume,
-                progress=self.progress,
+                progress=None if tell is None else lambda now: tell(replace(now, activity=activity)),
                 scaled=self.backbone.precision == "float16",
                 after=after,
             )
@@ -272,6 +280,11 @@ def is_routable(method: type[Learner]) -> bool:
     return hasattr(method, "compare")
 
 
+def usual_of(method: type[Learner]) -> str | None:
+    """The router that a method answers by unless another is named, or its own inference; None: a mixture."""
+    return getattr(method, "usual", None)
+
+
 @runtime_checkable
 class Isolated(Protocol):
     """A learned domain's bytes never change: only then can one be taken out, or models be merged."""
@@ -319,6 +332,21 @@ def _backbone_of(state: State, source: str | None, device: str | torch.device) -
     if source is not None and found.digest() == named["sha256"]:
         found.name = named["name"]  # the same weights from elsewhere; s_0 is known by the name
     return found
+
+
+def passed(learner: Learner, images: ImageSet, see: Callable[[Tensor], Tensor]) -> Tensor:
+    """What `see` makes of all images (n, ...) as evaluation sees them, batch by batch, with progress told."""
+    tell = counted(learner.progress, "survey") if learner.progress is not None else None
+    found: list[Tensor] = []
+    done = 0
+    with torch.no_grad():
+        for batch in prepared(learner.backbone, images, 32):
+            found.append(see(batch))
+            done += len(batch)
+            if tell is not None:
+                tell(done, len(images))
+    empty = torch.empty(0, learner.backbone.feature_width, device=learner.backbone.device)
+    return torch.cat(found) if found else empty
 
 
 def prepared(backbone: Backbone, images: Images, batch_size: int) -> Iterator[Tensor]:

@@ -1,6 +1,12 @@
-"""BPG: an expert for each domain, as large as the domain is hard, and a soft mixture of them at test time.
+"""BPG: every domain has an expert on a frozen backbone, whose size follows from how separable the domain's frozen
+features are: the harder the domain, the larger. At test time an image's distance to each domain's prototypes says who
+may speak. Those who are let through are mixed, so that an image between domains is answered by several.
 
-Wang et al., "BPG: Balancing Plasticity and Generalization for Domain Incremental Learning", preprint.
+Trained: prompt tokens, adapters or LoRA of rank r_t, and a head, for each domain.
+Stored: these, and five prototypes a domain, with how far its own images lie from them.
+Paper: Wang et al., "BPG: Balancing Plasticity and Generalization for Domain Incremental Learning", preprint.
+Here: two mixtures: the paper's, and one at a temperature that follows from the domains (calibrated), which is the
+default outside of experiments.
 """
 
 from __future__ import annotations
@@ -89,16 +95,8 @@ class BPG(Separate):
         rank, measured = self.capacity(domain, found)
         expert = self.expert(domain.classes, rank, generator_of(s.seed, domain.name, "weights"), domain.template)
         self.train_expert(expert, domain, str(rank))
-        facts = {
-            "classes": list(domain.classes),
-            "images": len(domain.train),
-            "images_sha256": found.sha256,
-            "rank": rank,
-            "parameters": parameter_count(self.backbone, len(domain.classes), rank=rank, settings=s.expert),
-            **measured,
-            **({"template": domain.template} if s.expert.head == "text" else {}),
-        }
-        self.pool.add(domain.name, Member(expert, self.locate(domain, found), facts))
+        facts = measured | ({"template": domain.template} if s.expert.head == "text" else {})
+        self.take_in(domain, found, expert, rank=rank, **facts)
 
     def restore(self, state: State) -> None:
         for name, learned in state.domains.items():

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bpg.config import settings
 from bpg.data.domain import Domain
-from bpg.methods.base import prepared
+from bpg.methods.base import passed
 from bpg.methods.er import ERSettings
 from bpg.methods.parts.memory import Memory
 from bpg.methods.parts.whole import Network, Whole
@@ -45,44 +45,36 @@ class DERpp(Whole):
         self._logits = torch.empty(0, 0)  # (M, C), of the kept images; nan where the class was not known yet
 
     def learn(self, domain: Domain) -> None:
-        assert self.memory is not None
         s, network = self.settings, self.grown(domain)
         replay = self.replayed(network, domain, draws=2)
         wanted = _widened(self._logits, self.network.head.classes, network.head.classes)
+        wanted = wanted.to(self.backbone.device)
         first, second = len(domain.classes), len(domain.classes) + len(self.memory)
 
         def loss(network: Network, images: Tensor, labels: Tensor) -> Tensor:
             logits = network(images)
             task = self.named(logits, replay["rows"].to(labels.device)[labels])
-            old = wanted.to(logits)[(labels - first).clamp(0, second - first - 1)]
+            old = wanted[(labels - first).clamp(0, second - first - 1)]
             apart = torch.where(old.isnan(), 0.0, logits - old).square().mean(dim=1)
             again = torch.where(labels < second, s.alpha * apart, s.beta * task)
             return 3 * torch.where(labels < first, task, again)  # the mean over three draws of one size
 
-        network = (
-            self.train(network, domain, loss, **replay | {"rows": torch.arange(len(replay["rows"]))})
-            if replay
-            else self.train(network, domain)
-        )
+        if replay:  # the loss looks up rows itself: it must know which image it is, too
+            every = torch.arange(len(replay["rows"]))
+            network = self.train(network, domain, loss, batches=replay["batches"], rows=every)
+        else:
+            network = self.train(network, domain)
         memory = self.remembered(network, domain)
-        assert memory is not None
-        self._logits = self._kept(network, memory, wanted)
+        self._logits = self._kept(network, memory, wanted.cpu())
         self.network, self.memory = network, memory
 
-    @torch.no_grad()
     def _kept(self, network: Network, memory: Memory, before: Tensor) -> Tensor:
         """The logits of what is in `memory` now: those of before, and new ones for new images."""
-        assert self.memory is not None
         known = {id(each): row for each, row in zip(self.memory.kept, before, strict=True)}
         fresh = [at for at, each in enumerate(memory.kept) if id(each) not in known]
-        found = torch.full((len(memory), len(network.head.classes)), torch.nan)
-        for at, each in enumerate(memory.kept):
-            if id(each) in known:
-                found[at] = known[id(each)]
-        batches = prepared(self.backbone, memory.images().subset(fresh), 32)
-        for start, batch in enumerate(batches):
-            found[fresh[32 * start : 32 * (start + 1)]] = network(batch).float().cpu()
-        return found
+        new = dict(zip(fresh, passed(self, memory.images().subset(fresh), network).float().cpu(), strict=True))
+        rows = [new[at] if at in new else known[id(each)] for at, each in enumerate(memory.kept)]
+        return torch.stack(rows) if rows else torch.empty(0, 0)
 
     def state(self) -> State:
         whole = super().state()
@@ -91,6 +83,8 @@ class DERpp(Whole):
     def restore(self, state: State) -> None:
         super().restore(state)
         self._logits = state.shared["logits"]
+        if len(self.memory) and self._logits.shape != (len(self.memory), len(self.network.head.classes)):
+            raise ValueError("logits of other images or classes")
 
 
 def _widened(logits: Tensor, before: tuple[str, ...], after: tuple[str, ...]) -> Tensor:

@@ -7,7 +7,8 @@ Stored: the common prompts, the head, and every domain's prompts and key.
 Paper: Wang et al., "DualPrompt: Complementary Prompting for Rehearsal-free Continual Learning", ECCV 2022, arXiv
 2204.04799.
 Here: each image has its own keys and values. Ports reshape where they should permute, so that images of a batch get
-each other's, and a model tested one image at a time loses ten points. Only learned keys compete at test time.
+each other's, and a model tested one image at a time loses ten points. Only learned keys compete at test time. Prompts
+and keys begin as in ports, from -1 to 1, the head as in the released code, as nothing; rate and batch are ours.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from bpg.backbones.tuning import Tuning
 from bpg.config import settings
 from bpg.data.domain import Domain
 from bpg.data.transforms import Augmentation
-from bpg.methods.parts.prompted import Prompts, Slotted, check_blocks, halves, nearest_keys
+from bpg.methods.parts.heads import GrowingHead
+from bpg.methods.parts.prompted import Prompts, Slot, Slotted, check_blocks, nearest_keys, prefixes
 from bpg.randomness import generator_of
 from bpg.training import Optimisation
 
@@ -46,19 +48,11 @@ class DualPromptSettings:
     augmentation: Augmentation = Augmentation()
 
 
-class Slot(nn.Module):
-    """Prompts (blocks, 2 L, d) of a domain and its key (d,)."""
-
-    def __init__(self, prompts: Tensor, key: Tensor) -> None:
-        super().__init__()
-        self.prompts, self.key = nn.Parameter(prompts), nn.Parameter(key)
-
-
 class Dual(Prompts):
     """The common prompts, and those of each domain."""
 
     def __init__(self, backbone: Backbone, s: DualPromptSettings) -> None:
-        super().__init__(backbone, zero=True)
+        super().__init__(GrowingHead(backbone.feature_width, zero=True))
         generator = generator_of(s.seed, "common")
         shape = (len(s.common_blocks), 2 * s.common, backbone.width)
         self.common = nn.Parameter(2 * torch.rand(shape, generator=generator) - 1)
@@ -66,10 +60,9 @@ class Dual(Prompts):
 
     def read(self, images: Tensor, prompts: Tensor, backbone: Backbone) -> Tensor:
         """Logits (B, C) with prompts (blocks, 2 L, d), or (B, blocks, 2 L, d) with some for each image."""
-        common = zip(self.s.common_blocks, self.common, strict=True)
-        own = zip(self.s.own_blocks, prompts.unbind(dim=-3), strict=True)
-        prefix = {block: halves(prompt, projected=True) for block, prompt in (*common, *own)}
-        logits: Tensor = self.head(backbone(images, Tuning(prefix=prefix)))
+        common = prefixes(self.s.common_blocks, self.common, projected=True)
+        own = prefixes(self.s.own_blocks, prompts, projected=True)
+        logits: Tensor = self.head(backbone(images, Tuning(prefix=common | own)))
         return logits
 
 
@@ -86,12 +79,13 @@ class DualPrompt(Slotted):
         return Dual(self.backbone, s).to(self.backbone.device)
 
     def empty(self, network: Dual, name: str) -> Slot:
+        """Prompts (blocks, 2 L, d) of a domain and its key (d,)."""
         s, generator = self.settings, generator_of(self.settings.seed, name, "weights")
         shape = (len(s.own_blocks), 2 * s.own, self.backbone.width)
         prompts = 2 * torch.rand(shape, generator=generator) - 1
-        if network.names:  # begin where the domain before ended
-            prompts = network.slot(network.names[-1]).prompts.detach().clone()
-        return Slot(prompts, 2 * torch.rand(self.backbone.feature_width, generator=generator) - 1)
+        if others := network.others(name):  # begin where the domain before ended
+            prompts = others[-1].prompts.detach().clone()
+        return Slot(prompts=prompts, key=2 * torch.rand(self.backbone.feature_width, generator=generator) - 1)
 
     def learn(self, domain: Domain) -> None:
         self.admit(domain)

@@ -3,11 +3,12 @@ model is to answer, a network is trained on the kept images alone, from the pre-
 other machinery of rehearsal is worth.
 
 Trained: the whole network and one head, anew after each domain.
-Stored: M images; the network can be trained from them again.
+Stored: M images, and the network, which could be trained from them again.
 Paper: Prabhu, Torr and Dokania, "GDumb: A Simple Approach that Questions Our Progress in Continual Learning", ECCV
 2020.
 Here: cells of class and domain are balanced, where the original balances classes. The network begins from pre-trained
-weights, not from nothing. No CutMix; the last epoch counts, not the best one on test images.
+weights, not from nothing, and is trained for fewer passes, at a rate that falls once. No CutMix; the last epoch counts,
+not the best one on test images. The memory is balanced when a domain is learned, not image by image.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import replace
 
 from bpg.config import settings
 from bpg.data.domain import Domain
+from bpg.errors import WrongUse
 from bpg.methods.parts.memory import MemorySettings
 from bpg.methods.parts.whole import Whole, WholeSettings
 from bpg.training import Optimisation
@@ -37,10 +39,9 @@ class GDumb(Whole):
     settings: GDumbSettings
 
     def learn(self, domain: Domain) -> None:
-        start = self.build()
-        start.head.grow(self.classes, seed=self.settings.seed)
-        network = self.grown(domain, start)
+        if not self.settings.memory.images:
+            raise WrongUse("GDumb keeps no images", wanted="memory.images above 0", came="0", remedy="Raise it.")
+        network = self.grown(domain, self.build())
         memory = self.remembered(network, domain)
-        assert memory is not None
         self.network = self.train(network, replace(domain, train=memory.images()))
         self.memory = memory

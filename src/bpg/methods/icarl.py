@@ -23,7 +23,7 @@ from bpg.data.domain import Domain
 from bpg.methods.er import ERSettings
 from bpg.methods.parts.memory import Memory, MemorySettings
 from bpg.methods.parts.single import Labels
-from bpg.methods.parts.teacher import distillation
+from bpg.methods.parts.teacher import held_to
 from bpg.methods.parts.whole import Network, Whole
 from bpg.store import State
 from bpg.training import Optimisation
@@ -56,20 +56,10 @@ class ICaRL(Whole):
         self._means = torch.empty(0, self.backbone.feature_width)  # (rows, d), unit length; 0 without a kept image
 
     def learn(self, domain: Domain) -> None:
-        assert self.memory is not None
-        teacher, known, s = self.network, self.network.head.classes, self.settings
-
-        def loss(network: Network, images: Tensor, rows: Tensor) -> Tensor:
-            logits = network(images)
-            with torch.no_grad():
-                wanted = teacher(images)
-            old = logits[:, network.head.places(known).to(logits.device)]
-            return self.named(logits, rows) + s.strength * distillation(old, wanted, temperature=s.temperature)
-
-        together = self.memory.joined(domain, self.row)
-        network = self.train(self.grown(domain), together, loss if known else None)
+        s, network = self.settings, self.grown(domain)
+        loss = held_to(self.network, self, network, strength=s.strength, temperature=s.temperature)
+        network = self.train(network, self.memory.joined(domain, self.row), loss)
         memory = self.remembered(network, domain)
-        assert memory is not None
         self._means = self._means_of(network, memory)
         self.network, self.memory = network, memory
 

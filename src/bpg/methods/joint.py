@@ -28,9 +28,6 @@ class Joint(Whole):
         self.memory = Memory(MemorySettings(images=sys.maxsize, keep="references"))
 
     def learn(self, domain: Domain) -> None:
-        assert self.memory is not None
-        start = self.build()
-        start.head.grow(self.classes, seed=self.settings.seed)
-        together = self.memory.joined(domain, self.row)
-        network = self.train(self.grown(domain, start), together)
+        network = self.grown(domain, self.build())
+        network = self.train(network, self.memory.joined(domain, self.row))
         self.network, self.memory = network, self.remembered(network, domain)

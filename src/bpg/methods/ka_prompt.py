@@ -6,13 +6,13 @@ Trained: as C-Prompt.
 Stored: as C-Prompt.
 Paper: Xu et al., "Componential Prompt-Knowledge Alignment for Domain Incremental Learning", ICML 2025, arXiv
 2505.04575.
-Here: as for C-Prompt. The cover looks at images as evaluation sees them.
+Here: as for C-Prompt. The cover looks at images as evaluation sees them. What old prompts weigh beside new ones follows
+from the cosines of their keys; the released code scales the new keys otherwise, and lets the alignment move them, too.
 """
 
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,9 +21,10 @@ from torch import Tensor
 
 from bpg.config import settings
 from bpg.data.domain import Domain
-from bpg.methods.base import prepared
+from bpg.methods.base import passed
 from bpg.methods.c_prompt import Composed, CPrompt, CPromptSettings, Query
-from bpg.methods.parts.prompted import nearest_keys
+from bpg.methods.parts.prompted import nearest_keys, patch_query
+from bpg.methods.parts.single import SingleLoss
 from bpg.randomness import generator_of
 from bpg.training import Optimisation
 
@@ -51,47 +52,49 @@ class KAPrompt(CPrompt):
     @torch.no_grad()
     def prepare(self, network: Composed, domain: Domain) -> None:
         """Begin with the old prompts that cover the domain's images best."""
-        if not self.network.names or domain.name in self.network.names:
+        if not network.others(domain.name):
             return
-        prompts, keys = pooled(self.network)
-        batches = prepared(self.backbone, domain.train, 32)
-        query = torch.cat([network.query(batch, self.backbone) for batch in batches])
-        fit = (F.normalize(keys, dim=1) @ F.normalize(query, dim=1).T + 1) / 2  # (old prompts, images)
+        prompts, keys = pooled(network, domain.name)
+        query = passed(self, domain.train, lambda images: patch_query(images, self.backbone, self.settings.query))
+        near = (F.normalize(keys, dim=1) @ F.normalize(query, dim=1).T + 1) / 2  # (old prompts, images)
         generator = generator_of(self.settings.seed, domain.name, "cover")
-        pairs = torch.tensor(cover(fit.cpu(), self.settings.prompts, generator)).to(keys.device)
+        pairs = torch.tensor(cover(near.cpu(), self.settings.prompts, generator)).to(keys.device)
         slot = network.slot(domain.name)
         slot.prompts.copy_(prompts[pairs].mean(dim=1))
         slot.keys.copy_(keys[pairs].mean(dim=1))
 
-    def loss(self, domain: Domain) -> Any:
-        plain, s = super().loss(domain), self.settings
-        if not self.network.names:
+    def loss(self, network: Composed, domain: Domain) -> SingleLoss:
+        plain, s, slot = super().loss(network, domain), self.settings, network.slot(domain.name)
+        if not network.others(domain.name) or not s.alignment:
             return plain
-        old = deepcopy(self.network)  # its shared prompts, its pool and its average head
-        prompts, keys = pooled(old)
+        old = deepcopy(self.network)  # its shared prompts and its average head
+        prompts, keys = pooled(old, domain.name)
+        known = network.head.places(old.head.classes)
 
         def loss(network: Composed, images: Tensor, rows: Tensor) -> Tensor:
-            query, slot = network.query(images, self.backbone), network.slot(domain.name)
+            query = patch_query(images, self.backbone, s.query)
             new, near = nearest_keys(query, slot.keys.detach(), s.chosen)
-            known, cosines = nearest_keys(query, keys, s.chosen)
-            weights = torch.exp((cosines - near.amin(dim=1, keepdim=True)).clamp(max=0) / s.temperature)
-            weights = torch.cat([torch.ones_like(near), weights], dim=1)  # (B, 2 N)
-            both = torch.cat([slot.prompts[new], prompts[known]], dim=1)
-            mixed = torch.einsum("bn,bnkld->bkld", weights / weights.sum(dim=1, keepdim=True), both)
-            known_rows = network.head.places(old.head.classes).to(rows.device)
-            logits = old.read(images, mixed, self.backbone, average=True)
-            wide = torch.full((len(images), len(network.head.classes)), -1e4).to(logits)
-            wide = wide.index_copy(1, known_rows, logits)
-            aligned = torch.where(torch.isin(rows, known_rows), self.named(wide, rows), 0.0)
-            found: Tensor = plain(network, images, rows) + s.alignment * aligned
-            return found
+            far, cosines = nearest_keys(query, keys, s.chosen)
+            both = torch.cat([slot.prompts[new], prompts[far]], dim=1)
+            mixed = torch.einsum("bn,bnkld->bkld", mixture(near, cosines, s.temperature), both)
+            logits = old.head.steady(old.read(images, mixed, self.backbone))
+            found = rows[:, None] == known.to(rows.device)  # a class that is new cannot be asked of the model before
+            aligned = torch.where(found.any(dim=1), self.named(logits, found.int().argmax(dim=1)), 0.0)
+            return plain(network, images, rows) + s.alignment * aligned
 
         return loss
 
 
-def pooled(network: Composed) -> tuple[Tensor, Tensor]:
-    """All prompts (n, blocks, L, d) and their keys (n, d)."""
-    slots = [network.slot(name) for name in network.names]
+def mixture(near: Tensor, far: Tensor, temperature: float) -> Tensor:
+    """Shares (B, 2 N) of new and old prompts: an old one whose cosine is below all new ones' counts less."""
+    less = torch.exp((far - near.amin(dim=1, keepdim=True)).clamp(max=0) / temperature)
+    weights = torch.cat([torch.ones_like(near), less], dim=1)
+    return weights / weights.sum(dim=1, keepdim=True)
+
+
+def pooled(network: Composed, but: str) -> tuple[Tensor, Tensor]:
+    """All prompts (n, blocks, L, d) and their keys (n, d), those of one domain aside."""
+    slots = network.others(but)
     return torch.cat([slot.prompts for slot in slots]), torch.cat([slot.keys for slot in slots])
 
 
@@ -101,9 +104,8 @@ def cover(fit: Tensor, count: int, generator: torch.Generator) -> list[tuple[int
     """
     best = torch.zeros(fit.shape[1])
     taken: list[int] = []
-    while len(taken) < min(count, len(fit)):
+    while len(taken) < count:
         gain = (fit - best).clamp(min=0).sum(dim=1)
-        gain[taken] = 0.0
         if float(gain.max()) <= 0:
             break
         taken.append(int(gain.argmax()))

@@ -23,6 +23,7 @@ from bpg.backbones.tuning import Tuning
 from bpg.config import settings
 from bpg.data.domain import Domain
 from bpg.data.transforms import Augmentation
+from bpg.methods.parts.heads import GrowingHead
 from bpg.methods.parts.memory import MemorySettings
 from bpg.methods.parts.prompted import Prompted, Prompts, nearest_keys
 from bpg.randomness import generator_of
@@ -31,7 +32,7 @@ from bpg.training import Optimisation
 
 @settings
 class L2PSettings:
-    """As released for CORe50, with Adam."""
+    """Sizes as released for CORe50, optimisation as in PILOT, at a larger batch."""
 
     seed: Annotated[int, Field(ge=0)] = 0
     pool: PositiveInt = 10  # M, prompts
@@ -49,7 +50,7 @@ class Pool(Prompts):
     """Prompts (M, L, d) and their keys (M, d)."""
 
     def __init__(self, backbone: Backbone, s: L2PSettings) -> None:
-        super().__init__(backbone, zero=True)
+        super().__init__(GrowingHead(backbone.feature_width, zero=True))
         generator = generator_of(s.seed, "pool")
         self.prompts = nn.Parameter(0.01 * torch.rand(s.pool, s.length, backbone.width, generator=generator))
         self.keys = nn.Parameter(0.01 * torch.rand(s.pool, backbone.feature_width, generator=generator))

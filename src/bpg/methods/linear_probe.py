@@ -1,14 +1,18 @@
-"""Linear probes on frozen features: a head for each domain, or one head for all, trained on each in turn.
+"""Linear probes: a linear head is trained on frozen features, one for each domain and chosen by the nearest prototype,
+or one for all domains, which goes on training with each. Features are computed once, without augmentation. They are the
+yardstick for what frozen features are worth by themselves.
 
-The yardstick for what the features are worth by themselves. Features are of unit length, times the square root of their
-width, computed once without augmentation.
+Trained: a linear head.
+Stored: a head and five prototypes a domain (`linear_probe`), or one head (`sequential_probe`).
+Paper: none; the usual yardstick.
+Here: features have unit length, times the square root of their width.
 """
 
 from __future__ import annotations
 
 import math
 from copy import deepcopy
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -46,16 +50,13 @@ class LinearProbe(Separate):
     method = "linear_probe"
     Settings = ProbeSettings
     settings: ProbeSettings
-
-    def __init__(self, backbone: Backbone | str, **options: Any) -> None:
-        super().__init__(backbone, **{"router": "hard"} | options)
+    usual = "hard"
 
     def learn(self, domain: Domain) -> None:
         self.admit(domain)
         found = self.survey(domain)
         head = train_head(self, GrowingHead(self.backbone.feature_width).to(self.backbone.device), domain, found)
-        facts = {"classes": list(domain.classes), "images": len(domain.train), "images_sha256": found.sha256}
-        self.pool.add(domain.name, Member(Probed(head), self.locate(domain, found), facts))
+        self.take_in(domain, found, Probed(head))
 
     def restore(self, state: State) -> None:
         for name, learned in state.domains.items():

@@ -6,8 +6,9 @@ Trained: the whole network and a head of cosines.
 Stored: the network and M images.
 Paper: Hou et al., "Learning a Unified Classifier Incrementally via Rebalancing", CVPR 2019.
 Here: every domain has directions of its own, as in its runs on CDDB; the margin leaves out those of the same class,
-which the original would push apart. `labels = "shared"` gives each class one direction. The scale begins at 10, not 1.
-The last stage sees each kept image once, as evaluation does, and trains directions on these features.
+which the original would push apart. `labels = "shared"` gives each class one direction, and all images the margin. The
+scale begins at 10, not 1, and the first domain's directions at its means, too. The last stage trains directions on the
+features of kept images as evaluation sees them, without the margin, at a rate that falls by a cosine.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from bpg.methods.parts.heads import CosineHead, GrowingHead
 from bpg.methods.parts.memory import Memory, MemorySettings
 from bpg.methods.parts.single import OF, Labels
 from bpg.methods.parts.whole import Network, Whole
-from bpg.training import Optimisation
+from bpg.training import Optimisation, cross_entropy
 
 
 @settings
@@ -56,15 +57,18 @@ class LUCIR(Whole):
         return CosineHead(self.backbone.feature_width, scale=self.settings.scale)
 
     def learn(self, domain: Domain) -> None:
-        assert self.memory is not None
         teacher, s, network = self.network, self.settings, self.grown(domain)
         head: CosineHead = network.head
         before, rows = teacher.head.classes, head.classes
-        fixed = torch.tensor([self.expanded and row in before for row in rows], device=self.backbone.device)
         self._imprint(network, domain, ~torch.tensor([row in before for row in rows]))
-        held = network.head.weight.detach().clone()
+        held = head.weight.detach().clone()
+        fixed = torch.tensor([self.expanded and row in before for row in rows], device=held.device)
         alike = _alike(rows).to(held.device)  # (rows, rows): of the same class
-        keep = s.keep * math.sqrt(max(1, len({each.domain for each in self.memory.kept})))
+        together, old_domains = self.memory.joined(domain, self.row), self.memory.without(domain.name).seen
+        keep = s.keep * math.sqrt(len(old_domains))
+        # The margin is a mean over kept images; the loop divides by all.
+        kept = len(together.train) - len(domain.train) if self.expanded else len(together.train)
+        ranking = s.ranking * len(together.train) / max(1, kept)
 
         def loss(network: Network, images: Tensor, labels: Tensor) -> Tensor:
             features = network.net(images)
@@ -75,17 +79,17 @@ class LUCIR(Whole):
             with torch.no_grad():
                 old = teacher.net(images)
             found = found + keep * (1 - F.cosine_similarity(features, old))
-            rivals = cosines.masked_fill(alike[labels] | fixed, -1.0).topk(min(s.rivals, len(rows)), dim=1).values
-            own = cosines.gather(1, labels[:, None])
-            ranked = torch.relu(s.margin - own + rivals).mean(dim=1)
-            return found + s.ranking * (torch.where(fixed[labels], ranked, 0.0) if self.expanded else ranked)
+            rivals = cosines.masked_fill(alike[labels] | fixed, -torch.inf).topk(min(s.rivals, len(rows)), dim=1).values
+            short = torch.relu(s.margin - cosines.gather(1, labels[:, None]) + rivals)
+            ranked = short.sum(dim=1) / rivals.isfinite().sum(dim=1).clamp(min=1)
+            return found + ranking * (torch.where(fixed[labels], ranked, 0.0) if self.expanded else ranked)
 
-        network = self.train(network, self.memory.joined(domain, self.row), loss)
+        network = self.train(network, together, loss)
         with torch.no_grad():
             network.head.weight[fixed] = held[fixed]  # weight decay has shortened them
         memory = self.remembered(network, domain)
-        assert memory is not None
-        self._balance(network, memory, domain)
+        if before and len(memory):
+            self._balance(network, memory, domain)
         self.network, self.memory = network, memory
 
     def _imprint(self, network: Network, domain: Domain, new: Tensor) -> None:
@@ -101,15 +105,17 @@ class LUCIR(Whole):
 
     def _balance(self, network: Network, memory: Memory, domain: Domain) -> None:
         """Train the directions alone on the kept images, old and new."""
-        if not len(memory):
-            return
-        s = self.settings
+        s, b = self.settings, self.settings.balancing
         targets = network.head.places([self.row(each.name, each.domain) for each in memory.kept])
         features = self.features(network, memory.images()).cpu()
-        b = s.balancing
         batches = FeatureBatches(features, targets, domain.name, s.seed, b.batch_size, b.epochs)
-        head = network.head.requires_grad_(True)
-        self.fit(head, lambda x, y: self.named(head(x), y), batches, vit=None, resume=None, optimisation=b)
+        head = network.head
+        head.weight.requires_grad_(True)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            return cross_entropy(head(x), y, smoothing=b.label_smoothing)
+
+        self.fit(head, loss, batches, vit=None, resume=None, optimisation=b, activity="balancing")
         head.requires_grad_(False)
 
 

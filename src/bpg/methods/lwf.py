@@ -10,14 +10,12 @@ crop as the student. The distillation is a cross-entropy at a temperature, witho
 
 from __future__ import annotations
 
-import torch
 from pydantic import NonNegativeFloat, PositiveFloat
-from torch import Tensor
 
 from bpg.config import settings
 from bpg.data.domain import Domain
-from bpg.methods.parts.teacher import distillation
-from bpg.methods.parts.whole import Network, Whole, WholeSettings
+from bpg.methods.parts.teacher import held_to
+from bpg.methods.parts.whole import Whole, WholeSettings
 
 
 @settings
@@ -36,13 +34,6 @@ class LwF(Whole):
     settings: LwFSettings
 
     def learn(self, domain: Domain) -> None:
-        teacher, known, s = self.network, self.classes, self.settings
-
-        def loss(network: Network, images: Tensor, rows: Tensor) -> Tensor:
-            logits = network(images)
-            with torch.no_grad():
-                wanted = teacher(images)
-            old = logits[:, network.head.places(known).to(logits.device)]
-            return self.named(logits, rows) + s.strength * distillation(old, wanted, temperature=s.temperature)
-
-        self.network = self.train(self.grown(domain), domain, loss if known else None)
+        s, network = self.settings, self.grown(domain)
+        loss = held_to(self.network, self, network, strength=s.strength, temperature=s.temperature)
+        self.network = self.train(network, domain, loss)

@@ -1,8 +1,11 @@
-"""Nearest class mean: an image is of the class whose mean frozen feature is nearest in angle. Nothing is trained.
+"""Nearest class mean: an image is of the class whose mean frozen feature is nearest in angle. Features of all domains
+add up to one mean a class, so that the order of domains does not matter. It is the yardstick for what frozen features
+tell without any training.
 
-The yardstick for what frozen features tell without any learning, as in RanPAC's domain-incremental runs (McDonnell et
-al., 2023, arXiv 2307.02251): features of all domains add up to one mean a class, so that the order of domains does not
-matter.
+Trained: nothing.
+Stored: the sum of features and the number of images of each class.
+Paper: none; as in the domain-incremental runs of RanPAC (McDonnell et al., NeurIPS 2023, arXiv 2307.02251).
+Here: features have unit length before they are added up, and again after.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from bpg.compute import as_float64
 from bpg.config import settings
 from bpg.data.domain import Domain
 from bpg.methods.base import Learner
-from bpg.methods.parts.identity import check_classes
+from bpg.methods.parts.identity import check_classes, check_once
 from bpg.store import State
 from bpg.types import Prediction
 
@@ -42,6 +45,7 @@ class NCM(Learner):
     def begin(self) -> None:
         self._sums: dict[str, Tensor] = {}  # of unit-length features, (d,) float64, by class
         self._counts: dict[str, int] = {}
+        self._domains: list[str] = []
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -49,6 +53,7 @@ class NCM(Learner):
 
     def learn(self, domain: Domain) -> None:
         check_classes(self.classes, domain.classes, allowed=self.allow_new_classes)
+        check_once(domain.name, self._domains)
         found = self.survey(domain)
         features = found.features[FINISHED].double()
         for label, name in enumerate(found.classes):
@@ -56,6 +61,7 @@ class NCM(Learner):
             if len(own):
                 self._sums[name] = self._sums.get(name, torch.zeros_like(own[0])) + own.sum(dim=0)
                 self._counts[name] = self._counts.get(name, 0) + len(own)
+        self._domains = [*self._domains, domain.name]
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Prediction:
@@ -69,10 +75,10 @@ class NCM(Learner):
         if self._sums:
             shared["sums"] = torch.stack([self._sums[name] for name in self.classes])
             shared["counts"] = torch.tensor([self._counts[name] for name in self.classes])
-        return self.make_state(shared=shared, facts={"classes": list(self.classes)})
+        return self.make_state(shared=shared, facts={"classes": list(self.classes), "domains": self._domains})
 
     def restore(self, state: State) -> None:
-        names = state.facts["classes"]
+        names, self._domains = state.facts["classes"], list(state.facts["domains"])
         if not names and not state.shared:
             return
         sums, counts = state.shared["sums"], state.shared["counts"]

@@ -6,49 +6,41 @@ Trained: prompt tokens and linear adapters for each domain; the classifier, with
 Stored: these, and five centres of shuffled images' features a domain.
 Paper: Wang et al., "Non-exemplar Domain Incremental Learning via Cross-Domain Concept Integration", ECCV 2024.
 Here: how the selector on shuffled patches is fitted is not published: it is the nearest centre of shuffled images'
-features, in the same few orders for every image. `shuffles = 0` is the released code's nearest centre. A class that
-the first domain does not have gets a row of its own with the domain that brings it.
+features, in the same few orders for every image. `shuffles = 0` is the released code's nearest centre. A domain
+answers for its own classes; one that the first domain does not have gets a row of its own with each domain that has it.
+Prompts begin from a normal distribution of about the released one's spread.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
+from bpg.backbones.backbone import FINISHED
+from bpg.backbones.survey import Survey
 from bpg.config import settings
 from bpg.data.domain import Domain
-from bpg.data.transforms import Augmentation
 from bpg.experts.head import check_text
-from bpg.methods.base import prepared
-from bpg.methods.parts.aligned import Aligned, Kind, Reading, Unified
+from bpg.methods.base import passed
+from bpg.methods.parts.aligned import Aligned, AlignedSettings, Reading, Unified
 from bpg.methods.parts.identity import tensors_digest
 from bpg.methods.parts.pool import Member, Pooled
-from bpg.methods.parts.selection import nearest_centre, shuffled, shuffles
+from bpg.methods.parts.selection import Styles, nearest_centre
+from bpg.methods.parts.ways import OWN
 from bpg.prototypes import prototypes
 from bpg.randomness import generator_of, seed_of
 from bpg.store import State
-from bpg.training import Optimisation
 
 
 @settings
-class PINASettings:
-    """For DomainNet."""
+class PINASettings(AlignedSettings):
+    """And how the domain is asked for."""
 
-    seed: Annotated[int, Field(ge=0)] = 0
-    prompts: PositiveInt = 10  # tokens
-    hidden: PositiveInt = 16  # h, rank of the adapters
-    where: Literal["deep", "shallow"] = "deep"  # adapters behind every block, or one behind the last norm
-    head: Kind = "linear"  # text: CLIP's class names behind learned words
-    context: PositiveInt = 16  # words of a text head
-    k: PositiveInt = 5  # centres a domain
     shuffles: NonNegativeInt = 2  # orders of the patches that an image is asked in; 0: as it is
     grid: tuple[PositiveInt, PositiveInt] = (3, 2)  # rows and columns of patches
-    optimisation: Optimisation = Optimisation()
-    augmentation: Augmentation = Augmentation()
 
 
 class PINA(Pooled):
@@ -57,59 +49,48 @@ class PINA(Pooled):
     method = "pina"
     Settings = PINASettings
     settings: PINASettings
-    has_own = True
+    usual = OWN
 
     def begin(self) -> None:
         super().begin()
-        self.pool.choose = self.choose
+        s = self.settings
         self.unified: Unified | None = None
-        if self.settings.head == "text":
+        self.styles = Styles(self.backbone, orders=s.shuffles, grid=s.grid, seed=s.seed)
+        if s.head == "text":
             check_text(self.backbone)
 
     def learn(self, domain: Domain) -> None:
         self.admit(domain)
-        s, found = self.settings, self.survey(domain)
-        first = self.unified is None
-        unified = self.unified or self._classifier(domain.classes)
+        found = self.survey(domain)
+        unified, alone = self.unified, set(self.domains) <= {domain.name}
+        if unified is None or alone:
+            unified = self._classifier(domain.classes)
+        first = alone or (domain.name in self.pool and self.pool[domain.name].facts["first"])
         expert = self._expert(unified, domain.classes, domain.name, first=first)
-        together = nn.ModuleList([expert, unified]) if first else None
-        self.train_expert(expert, domain, tensors_digest(unified), module=together)
-        centres = prototypes(self._styles(domain), k=s.k, seed=seed_of(s.seed, domain.name, "styles"))
-        expert.register_buffer("centres", centres)
-        facts = {
-            "classes": list(domain.classes),
-            "images": len(domain.train),
-            "images_sha256": found.sha256,
-            "parameters": sum(own.numel() for own in expert.parameters()),
-            "first": first,
-        }
-        self.pool.add(domain.name, Member(expert, self.locate(domain, found), facts))
+        module = nn.ModuleList([expert, unified]) if alone else expert
+        self.train_expert(expert, domain, tensors_digest(unified), module=module)
+        expert.register_buffer("centres", self._centres(domain, found))
+        self.take_in(domain, found, expert, first=first)
         self.unified = unified.requires_grad_(False).eval()
 
-    def _classifier(self, classes: Any) -> Unified:
-        s = self.settings
-        return Unified(s.head, self.backbone, classes, context=s.context, generator=generator_of(s.seed, "unified"))
+    def _classifier(self, classes: Sequence[str]) -> Unified:
+        return Unified(self.backbone, classes, self.settings, generator_of(self.settings.seed, "unified"))
 
-    def _expert(self, unified: Unified, classes: Any, name: str, *, first: bool) -> Aligned:
-        s, generator = self.settings, generator_of(self.settings.seed, name, "weights")
+    def _expert(self, unified: Unified, classes: Sequence[str], name: str, *, first: bool) -> Aligned:
+        """The first domain's features are where they are: it has no adapters."""
+        generator = generator_of(self.settings.seed, name, "weights")
         head = Reading(unified, self.backbone, classes, generator)
-        where = "none" if first else s.where  # the first domain's features are where they are
-        return Aligned(self.backbone, head, prompts=s.prompts, hidden=s.hidden, where=where, generator=generator)
+        return Aligned(self.backbone, head, self.settings, generator, adapted=not first)
 
-    def _styles(self, domain: Domain) -> Tensor:
-        return torch.cat([self.style(batch) for batch in prepared(self.backbone, domain.train, 32)])
-
-    @torch.no_grad()
-    def style(self, images: Tensor) -> Tensor:
-        """The frozen feature (B, d) of images with their patches in disorder, the mean over a few orders."""
+    def _centres(self, domain: Domain, found: Survey) -> Tensor:
         s = self.settings
-        orders = shuffles(s.shuffles, grid=s.grid, seed=s.seed)
-        views = [shuffled(images, order, grid=s.grid) for order in orders] or [images]
-        return F.normalize(torch.stack([self.backbone.embed(view) for view in views]).mean(dim=0), dim=1)
+        plain = found.features[FINISHED]
+        features = passed(self, domain.train, self.styles) if s.shuffles else plain
+        return prototypes(features, k=s.k, seed=seed_of(s.seed, domain.name, "styles"))
 
     def choose(self, images: Tensor, features: Tensor) -> Tensor:
         """The domain of the nearest centre of shuffled images."""
-        style = self.style(images) if self.settings.shuffles else features
+        style = self.styles(images) if self.settings.shuffles else features
         return nearest_centre(style, [member.expert.centres for member in self.pool.members])
 
     def state(self) -> State:
@@ -127,5 +108,8 @@ class PINA(Pooled):
         self.unified = unified.requires_grad_(False).eval()
         for name, learned in state.domains.items():
             expert = self._expert(unified, learned.facts["classes"], name, first=learned.facts["first"])
-            expert.register_buffer("centres", torch.empty_like(learned.tensors["expert/centres"]))
+            centres = learned.tensors["expert/centres"]
+            if centres.ndim != 2 or centres.shape[1] != self.backbone.feature_width or not centres.isfinite().all():
+                raise ValueError(f"centres of {name} that no learner writes")
+            expert.register_buffer("centres", torch.empty_like(centres))
             self.pool.add(name, Member.restored(expert, learned, self.backbone))

@@ -7,8 +7,9 @@ class names (S-liPrompts), for each domain.
 Stored: these, and five centres a domain.
 Paper: Wang, Huang and Hong, "S-Prompts Learning with Pre-trained Transformers: An Occam's Razor for Domain Incremental
 Learning", NeurIPS 2022, arXiv 2207.12819.
-Here: centres are found on images as evaluation sees them, not on crops. All domains have one weight decay. The released
-code's weight decay also shrinks prompts of old domains; here nothing touches them.
+Here: prompts begin from a normal distribution of about the released one's spread. Centres are found on images as
+evaluation sees them, not on crops. All domains have one weight decay. The released code's weight decay also shrinks
+prompts of old domains; here nothing touches them.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from bpg.config import settings
-from bpg.data.domain import TEMPLATE, Domain
+from bpg.data.domain import Domain
 from bpg.data.transforms import Augmentation
-from bpg.experts.expert import Expert, ExpertSettings, parameter_count
+from bpg.experts.expert import Expert, ExpertSettings
 from bpg.experts.head import check_text
 from bpg.methods.parts.pool import Member, Separate
 from bpg.methods.parts.selection import nearest_centre
+from bpg.methods.parts.ways import OWN
 from bpg.randomness import generator_of
 from bpg.store import State
 from bpg.training import Optimisation
@@ -43,7 +45,7 @@ class SPromptsSettings:
     augmentation: Augmentation = Augmentation()
 
     @property
-    def expert(self) -> ExpertSettings:
+    def parts(self) -> ExpertSettings:
         return ExpertSettings(prompts=self.prompts, parts="none")
 
 
@@ -54,7 +56,7 @@ class SliPromptsSettings(SPromptsSettings):
     context: PositiveInt = 16  # words, before a class's name
 
     @property
-    def expert(self) -> ExpertSettings:
+    def parts(self) -> ExpertSettings:
         return ExpertSettings(prompts=self.prompts, parts="none", head="text", context=self.context)
 
 
@@ -64,12 +66,11 @@ class SiPrompts(Separate):
     method = "s_iprompts"
     Settings = SPromptsSettings
     settings: SPromptsSettings
-    has_own = True
+    usual = OWN
 
     def begin(self) -> None:
         super().begin()
-        self.pool.choose = self.choose
-        if self.settings.expert.head == "text":
+        if self.settings.parts.head == "text":
             check_text(self.backbone)
 
     def choose(self, images: Tensor, features: Tensor) -> Tensor:
@@ -79,28 +80,18 @@ class SiPrompts(Separate):
 
     def learn(self, domain: Domain) -> None:
         self.admit(domain)
-        s, found = self.settings, self.survey(domain)
-        expert = self.expert(domain.classes, generator_of(s.seed, domain.name, "weights"), domain.template)
+        found = self.survey(domain)
+        expert = self._expert(domain.classes, generator_of(self.settings.seed, domain.name, "weights"))
         self.train_expert(expert, domain)
-        facts = {
-            "classes": list(domain.classes),
-            "images": len(domain.train),
-            "images_sha256": found.sha256,
-            "parameters": parameter_count(self.backbone, len(domain.classes), rank=1, settings=s.expert),
-            "template": domain.template,
-        }
-        self.pool.add(domain.name, Member(expert, self.locate(domain, found), facts))
+        self.take_in(domain, found, expert)
 
     def restore(self, state: State) -> None:
         for name, learned in state.domains.items():
-            expert = self.expert(learned.facts["classes"], generator_of(0), learned.facts["template"])
+            expert = self._expert(learned.facts["classes"], generator_of(0))
             self.pool.add(name, Member.restored(expert, learned, self.backbone))
 
-    def expert(self, classes: Sequence[str], generator: torch.Generator, template: str = TEMPLATE) -> Expert:
-        """A domain's expert that has learned nothing yet."""
-        return Expert(
-            self.backbone, classes, rank=1, settings=self.settings.expert, generator=generator, template=template
-        )
+    def _expert(self, classes: Sequence[str], generator: torch.Generator) -> Expert:
+        return Expert(self.backbone, classes, rank=1, settings=self.settings.parts, generator=generator)
 
 
 class SliPrompts(SiPrompts):

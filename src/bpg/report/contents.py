@@ -94,7 +94,9 @@ def contents(runs: Sequence[Run], look: Look | None = None) -> Page:
 def _part(runs: Sequence[Run], look: Look | None) -> list[Section]:
     finished = groups([run for run in runs if run.finished])
     routable = [group for group in finished if "oracle" in group.ways]
-    sections = [_summary(runs, finished)]
+    sections = [_summary(runs, finished), _costs(finished)]
+    if any(_has_own(group) for group in routable):
+        sections.append(_generality([group for group in routable if _has_own(group)]))
     if routable:
         sections.append(_routing(routable))
     sections += [section for group in finished if (section := _capacity(group)) is not None]
@@ -182,11 +184,69 @@ def _summary(runs: Sequence[Run], finished: Sequence[Group]) -> Section:
     return Section("Results", text, [Table(columns, rows)] if rows else [], warnings)
 
 
+def _costs(finished: Sequence[Group]) -> Section:
+    """What each method trains and stores, and what it costs beside fine-tuning."""
+    base = next((group for group in finished if group.first.about["method"] == "finetune"), None)
+    usual = [_spent(base, what) if base is not None else None for what in ("learn", "answer")]
+    rows: list[list[Cell]] = []
+    for group in finished:
+        last = group.first.records[-1]
+        trained = [time["trained"] for time in group.first.times if "trained" in time]
+        spent = [_spent(group, what) for what in ("learn", "answer")]
+        ratios = [mine / its if mine and its else None for mine, its in zip(spent, usual, strict=True)]
+        stored = [last["stored_numbers"], last["stored_bytes"] / 1e6, last.get("kept_images", 0)]
+        rows.append([group.name, max(trained) if trained else None, *stored, *ratios])
+    if not any(row[1] is not None for row in rows):  # of runs before this was noted, or of none
+        return Section("What it costs")
+    text = [
+        "trained: parameters in the largest training of a domain. stored: numbers after the last domain, the frozen "
+        "backbone aside, with their megabytes, kept images included. learning, answering: seconds over those of "
+        "fine-tuning in the same table, on whatever else the machine did; answering by the method's own way, images "
+        "prepared before."
+    ]
+    columns = ["method", "trained", "stored", "stored MB", "kept images", "learning", "answering"]
+    return Section("What it costs", text, [Table(columns, rows)])
+
+
+def _spent(group: Group, what: str) -> float | None:
+    """Seconds of learning a stream, or of answering an image, the mean over seeds."""
+    found = []
+    for run in group.runs:
+        lines = [time for time in run.times if time["what"] == what]
+        if not lines:
+            return None
+        seconds = sum(time["seconds"] for time in lines)
+        found.append(seconds / sum(time["images"] for time in lines) if what == "answer" else seconds)
+    return fmean(found)
+
+
+def _has_own(group: Group) -> bool:
+    return "own" in group.ways and "soft" in group.ways
+
+
+def _generality(with_own: Sequence[Group]) -> Section:
+    """BPG-Inference in the place of each method's own."""
+    columns = ["method", "A_T own", "A_T BPG's", "difference", "F_T own", "F_T BPG's", "difference", "A_T calibrated"]
+    rows: list[list[Cell]] = []
+    for group in with_own:
+        cells: list[Cell] = []
+        for measure in (average_accuracy, forgetting):
+            own, plugged = (group.over_seeds(measure, way) for way in ("own", "soft"))
+            apart = [its - mine for mine, its in zip(own, plugged, strict=True)]
+            cells += [spread(own), spread(plugged), spread(apart)]
+        rows.append([group.name, *cells, spread(group.over_seeds(average_accuracy, "calibrated"))])
+    text = [
+        "The same trained methods, answering by their own inference and by BPG's (soft: prototypes, threshold, weighted"
+        " logits); differences within a seed. calibrated: the mixture that `bpg learn` answers by."
+    ]
+    return Section("BPG-Inference in other methods", text, [Table(columns, rows)])
+
+
 CALIBRATED = "calibrated: the mixture at a temperature that follows from the domains, over probabilities. "
 
 
 def _routing(routable: Sequence[Group]) -> Section:
-    ways = [way for way in WAYS if all(way in group.ways for group in routable)]
+    ways = [way for way in WAYS if way != "own" and all(way in group.ways for group in routable)]
     columns = ["method", *ways, "soft - hard", "oracle - soft", "domain found", "right elsewhere"]
     rows: list[list[Cell]] = []
     for group in routable:
@@ -195,7 +255,7 @@ def _routing(routable: Sequence[Group]) -> Section:
         gap = [oracle - soft for oracle, soft in zip(reached["oracle"], reached["soft"], strict=True)]
         found, elsewhere = [], []
         for run in group.runs:
-            tests = [test for test in run.last("hard") if test["domain"] in run.order]
+            tests = [test for test in run.last(group.own) if test["domain"] in run.order]
             total = sum(test["total"] for test in tests)
             right = sum(test["chosen"].get(test["domain"], 0) for test in tests)
             found.append(100 * right / total if total else math.nan)
@@ -205,8 +265,9 @@ def _routing(routable: Sequence[Group]) -> Section:
     text = [
         f"A_T in percent, the same experts under {'four' if 'calibrated' in ways else 'three'} routers. "
         f"{CALIBRATED if 'calibrated' in ways else ''}soft: the mixture of those who are let through. hard: "
-        "the nearest domain's expert. oracle: told the domain. domain found: how often the nearest domain is the true "
-        "one. right elsewhere: of the images sent to another domain's expert, the share it gets right.",
+        "the nearest domain's expert. oracle: told the domain. domain found: how often the domain that the method "
+        "holds likeliest is the true one. right elsewhere: of the images sent to another domain's expert, the share it "
+        "gets right.",
         _error_of(routable[0]),
     ]
     return Section("Soft, hard, oracle", text, [Table(columns, rows)])
@@ -331,7 +392,7 @@ def _images(runs: Sequence[Run], look: Look) -> Section:
 
 
 def _confusion(group: Group) -> Heat:
-    tests = group.pooled("soft")
+    tests = group.pooled(group.own)
     domains = sorted({name for test in tests for name in test["chosen"]} | set(group.first.order))
     values = [[100 * test["chosen"].get(name, 0) / test["total"] for name in domains] for test in tests]
     return Heat(group.name, "from ↓ held for →", [test["name"] for test in tests], domains, values)

@@ -33,7 +33,9 @@ class GrowingHead(nn.Module):
         fresh = {}
         for name in set(classes) - set(known):
             linear = LinearHead(self.width, 1, generator=generator_of(seed, name, "head")).linear.to(self.weight)
-            fresh[name] = {own: 0 * row[0] if self.zero else row[0] for own, row in linear.state_dict().items()}
+            fresh[name] = {
+                own: torch.zeros_like(row[0]) if self.zero else row[0] for own, row in linear.state_dict().items()
+            }
         for own in ("weight", "bias"):
             old = getattr(self, own)
             if old is not None:
@@ -64,3 +66,36 @@ class CosineHead(GrowingHead):
 
     def forward(self, features: Tensor) -> Tensor:
         return self.scale * self.cosines(features)
+
+
+class AveragedHead(GrowingHead):
+    """A head, and beside it what it was on average over training steps. The average is kept in buffers."""
+
+    average_weight: Tensor
+    average_bias: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.register_buffer("average_weight", torch.empty(0, width))
+        self.register_buffer("average_bias", torch.empty(0))
+
+    def grow(self, names: Sequence[str], *, seed: int) -> None:
+        """As the head: the average of new rows begins where they do."""
+        before = self.classes
+        super().grow(names, seed=seed)
+        places = self.places(before)
+        for own, now in dict(self.named_parameters()).items():
+            wide = now.detach().clone()
+            wide[places] = getattr(self, f"average_{own}")
+            setattr(self, f"average_{own}", wide)
+
+    @torch.no_grad()
+    def follow(self, stay: Tensor | float) -> None:
+        """Move the average to where the head is, by 1 - `stay`."""
+        for own, now in dict(self.named_parameters()).items():
+            average = getattr(self, f"average_{own}")
+            average.copy_(stay * average + (1 - stay) * now)
+
+    def steady(self, features: Tensor) -> Tensor:
+        """Logits by the average."""
+        return F.linear(features, self.average_weight, self.average_bias)

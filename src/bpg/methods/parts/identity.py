@@ -55,6 +55,17 @@ def check_classes(known: Sequence[str], given: Sequence[str], *, allowed: bool) 
         )
 
 
+def check_once(name: str, learned: Sequence[str]) -> None:
+    """Raise WrongUse for a domain that is learned already, where its images would count twice."""
+    if name in learned:
+        raise WrongUse(
+            f"{name} is learned already",
+            wanted="a domain whose images do not count yet",
+            came=name,
+            remedy="Begin a new model to learn it from other images.",
+        )
+
+
 def tensors_digest(module: nn.Module) -> str:
     """The sha256 of a module's tensors."""
     digest = hashlib.sha256()

@@ -22,7 +22,7 @@ from bpg.config import settings
 from bpg.data.batches import Batches, order_of
 from bpg.data.domain import Domain
 from bpg.data.images import ImageSet
-from bpg.randomness import generator_of
+from bpg.randomness import generator_of, seed_of
 
 Features = Callable[[ImageSet], Tensor]  # unit-length features (n, d), which herding looks at
 
@@ -68,20 +68,26 @@ class Memory:
     def __init__(self, wanted: MemorySettings) -> None:
         self.wanted = wanted
         self.kept: list[Kept] = []
-        self.seen = 0  # images, of all domains
+        self.seen: dict[str, int] = {}  # images of each domain
 
     def __len__(self) -> int:
         return len(self.kept)
 
     def after(self, domain: Domain, *, seed: int, features: Features | None = None) -> Memory:
         """The memory when `domain` is learned, too. `features` are what herding looks at."""
-        made = Memory(self.wanted)
-        made.seen = self.seen + len(domain.train)
-        before = [each for each in self.kept if each.domain != domain.name]  # what is learned anew is kept anew
+        made = self.without(domain.name)  # what is learned anew is kept anew
         if self.wanted.choice == "reservoir":
-            made.kept = self._reservoir(before, domain, seed)
+            made.kept = made._reservoir(made.kept, domain, seed)
         else:
-            made.kept = self._cells(before, domain, seed, features)
+            made.kept = made._cells(made.kept, domain, seed, features)
+        made.seen[domain.name] = len(domain.train)
+        return made
+
+    def without(self, domain: str) -> Memory:
+        """What is kept of the other domains."""
+        made = Memory(self.wanted)
+        made.kept = [each for each in self.kept if each.domain != domain]
+        made.seen = {name: count for name, count in self.seen.items() if name != domain}
         return made
 
     def images(self, row: Callable[[str, str], str] | None = None) -> KeptImages:
@@ -95,7 +101,7 @@ class Memory:
 
     def joined(self, domain: Domain, row: Callable[[str, str], str]) -> Domain:
         """`domain` with the kept images among its own, labelled by what `row` makes of class and domain."""
-        own, kept = domain.train, self.images(row)
+        own, kept = domain.train, self.without(domain.name).images(row)
         named = [row(own.classes[label], domain.name) for label in own.labels]
         named += [kept.classes[label] for label in kept.labels]
         classes = tuple(sorted(set(named)))
@@ -132,26 +138,29 @@ class Memory:
             raise ValueError(f"{ends[-1]} bytes of images are told, {len(files)} are there")
         cut = [files[begin:end] or None for begin, end in pairwise(ends)]
         rows = zip(facts["names"], facts["domains"], facts["paths"], cut, strict=True)
-        self.kept, self.seen = [Kept(*row) for row in rows], int(facts["seen"])
+        self.kept, self.seen = [Kept(*row) for row in rows], dict(facts["seen"])
 
     def _item(self, domain: Domain, index: int) -> Kept:
         own = domain.train
         name = own.classes[own.labels[index]]
         if self.wanted.keep == "references":
-            return Kept(name, domain.name, str(own.paths[index]))
+            return Kept(name, domain.name, str(own.paths[index].absolute()))
         return Kept(name, domain.name, "", own.encoded(index))
 
     def _reservoir(self, before: Sequence[Kept], domain: Domain, seed: int) -> list[Kept]:
         """Each image once, in the order of the first epoch."""
         most = self.wanted.images
-        slots: list[Kept | int] = list(before)  # an image of this domain is a number until it is known to stay
+        came = sum(self.seen.values())
+        # An image of this domain is a number until it is known to stay; None was one of it when it was learned before.
+        slots: list[Kept | int | None] = [*before, *[None] * (min(most, came) - len(before))]
         generator = generator_of(seed, domain.name, "reservoir")
-        for place, index in enumerate(order_of(seed, domain.name, 0, len(domain.train)), start=self.seen):
+        for place, index in enumerate(order_of(seed, domain.name, 0, len(domain.train)), start=came):
             if len(slots) < most:
                 slots.append(index)
             elif (slot := int(torch.randint(place + 1, (1,), generator=generator))) < most:
                 slots[slot] = index
-        return [self._item(domain, slot) if isinstance(slot, int) else slot for slot in slots]
+        found = [slot for slot in slots if slot is not None]
+        return [self._item(domain, slot) if isinstance(slot, int) else slot for slot in found]
 
     def _cells(self, before: Sequence[Kept], domain: Domain, seed: int, features: Features | None) -> list[Kept]:
         """As many of each class of each domain; those that are kept of old ones are the first of before."""
@@ -179,11 +188,13 @@ def shares(sizes: Mapping[Any, int], total: int) -> dict[Any, int]:
     """How many of `total` each cell gets: all the same, and what small cells leave is given round by round.
 
     >>> shares({"a": 9, "b": 1, "c": 9}, 8)
-    {'a': 4, 'b': 1, 'c': 3}
+    {'a': 3, 'b': 1, 'c': 4}
     """
     given = dict.fromkeys(sizes, 0)
     left = total
-    while left and (open_ := [cell for cell in sorted(sizes) if given[cell] < sizes[cell]]):
+    # What is left over goes to cells in an order of chance, not to the domains that come first by name.
+    order = sorted(sizes, key=lambda cell: seed_of(str(cell)))
+    while left and (open_ := [cell for cell in order if given[cell] < sizes[cell]]):
         each = max(1, left // len(open_))
         for cell in open_:
             more = min(each, sizes[cell] - given[cell], left)
@@ -194,7 +205,7 @@ def shares(sizes: Mapping[Any, int], total: int) -> dict[Any, int]:
 
 def herding(features: Tensor, *, most: int) -> list[int]:
     """The order in which images are taken so that their mean stays nearest to that of all `features` (n, d)."""
-    x = features.double().cpu()
+    x = features.cpu().double()  # some devices have no float64
     mean, total = x.mean(dim=0), torch.zeros(x.shape[1], dtype=torch.float64)
     order: list[int] = []
     taken = torch.zeros(len(x), dtype=torch.bool)
@@ -227,6 +238,10 @@ class Drawn(Batches):
         assert self.like is not None
         generator = generator_of(self.seed, self.like.domain.name, "replay", step, self.draw)
         return torch.randint(len(self.domain.train), (len(self.like.indices(step)),), generator=generator).tolist()
+
+    def _generator(self, epoch: int, content: bytes) -> torch.Generator:
+        assert self.like is not None
+        return generator_of(self.seed, self.like.domain.name, "replay", epoch, self.draw, content)
 
     def labels(self, indices: Sequence[int]) -> Tensor:
         return self.first + torch.tensor(list(indices), dtype=torch.long)

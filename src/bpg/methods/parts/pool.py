@@ -150,13 +150,7 @@ class ExpertPool:
 
         `true` is the images' domain, which the oracle alone is told.
         """
-        if not images.isfinite().all():
-            raise WrongUse(
-                "there are pixels that are no numbers",
-                wanted="images as `backbone.prepare` makes them",
-                came="NaN or infinity",
-                remedy="Prepare the images again from their files.",
-            )
+        check_pixels(images)
         answers: dict[Way, Prediction] = {}
         for arithmetic in dict.fromkeys(way.arithmetic for way in ways):
             alike = [way for way in dict.fromkeys(ways) if way.arithmetic == arithmetic]
@@ -169,7 +163,7 @@ class ExpertPool:
         self, backbone: Backbone, images: Tensor, ways: Sequence[Way], true: str | None
     ) -> Iterator[Prediction]:
         tokens = backbone.start(images)
-        probes = tuple(dict.fromkeys(self.stop(way.route_depth) for way in ways if way.router != ORACLE))
+        probes = tuple(dict.fromkeys(self._probe(way) for way in ways if way.router != ORACLE))
         seen = dict(zip(probes, backbone.probed(tokens, probes), strict=True))
         unit = {probe: F.normalize(found, dim=-1) for probe, found in seen.items()}
         distance = {probe: self.places(probe).distances(found) for probe, found in unit.items()}
@@ -187,7 +181,7 @@ class ExpertPool:
             logits = run_apart(backbone, images, spoken, experts, columns=columns, classes=known.shape[1])
         for way, trust, weight in zip(ways, trusts, weights, strict=True):
             mixed = mix(logits, weight, known.to(logits.device), way.fusion)
-            probe = self.stop(way.route_depth)
+            probe = self._probe(way)
             unknown = self.places(probe).unknown(distance[probe]) if way.router != ORACLE else None
             yield Prediction(torch.log_softmax(mixed, dim=1), weight, (weight > 0).sum(dim=1), trust, unknown)
 
@@ -202,6 +196,10 @@ class ExpertPool:
             known[expert, own] = True
         self._vocabulary = columns, known
         return self._vocabulary
+
+    def _probe(self, way: Way) -> Probe:
+        """Where images are looked at: a method's own inference sees the finished feature."""
+        return FINISHED if way.router == OWN else self.stop(way.route_depth)
 
     def stop(self, route_depth: int) -> Probe:
         """Where the model routes when it may look at `route_depth` blocks; 0 is the finished feature."""
@@ -234,11 +232,17 @@ class ExpertPool:
             self[true]  # must be one that is known
             place = torch.full((len(images),), self.domains.index(true), device=float64_device(images.device))
             return oracle(place, len(self))
+        if way.router == OWN:
+            if self.choose is None:
+                raise WrongUse(
+                    "there is no inference but the routers'",
+                    wanted=", ".join(ROUTERS),
+                    came=OWN,
+                    remedy="Name one of them.",
+                )
+            return self.choose(images, seen[FINISHED])
         probe = self.stop(way.route_depth)
         distance = distances[probe]
-        if way.router == OWN:
-            assert self.choose is not None
-            return self.choose(images, seen[FINISHED])
         confidence = router_of(way.router)(distance, self.places(probe).spread)
         _check_confidence(confidence, distance)
         return confidence
@@ -250,18 +254,18 @@ class ExpertPool:
 
 class Pooled(Routable, Protocol):
     """A learner whose experts live in a pool: routable. The options of `way_of` make its first way; where a method
-    has an inference of its own, that is its first way unless a router is named.
+    has an inference of its own, that is its first way unless a mixture or a router is named.
     """
 
-    has_own: ClassVar[bool] = False  # inference
+    usual: ClassVar[str | None] = None  # the router that it answers by, if it is not a mixture's: OWN, or another
     pool: ExpertPool
 
     def __init__(self, backbone: Backbone | str, **options: Any) -> None:
         asked = {key: options.pop(key) for key in WAY_OPTIONS if key in options}
-        self.way = way_of(
-            **({"router": OWN} if self.has_own and not {"mixture", "router"} & set(asked) else {}) | asked
-        )
-        if self.way.router == OWN and not self.has_own:
+        if self.usual is not None and not {"mixture", "router"} & set(asked):
+            asked["router"] = self.usual
+        self.way = way_of(**asked)
+        if self.way.router == OWN and self.usual != OWN:
             raise WrongUse(
                 f"{self.method} has no inference of its own",
                 wanted=", ".join(ROUTERS),
@@ -290,6 +294,7 @@ class Pooled(Routable, Protocol):
 
     def begin(self) -> None:
         self.pool = ExpertPool(self.backbone)
+        self.pool.choose = getattr(self, "choose", None)
 
     def survey(self, domain: Domain, probes: Sequence[Probe] = ()) -> Survey:
         return super().survey(domain, probes or stops(self.backbone.depth))
@@ -356,6 +361,16 @@ class Pooled(Routable, Protocol):
         batches = Batches(domain, self.backbone.preprocessing, s.augmentation, s.seed, o.batch_size, o.epochs)
         self.fit(module or expert, loss, batches, vit=self.backbone.vit, resume=self.resume(domain, *more))
 
+    def take_in(self, domain: Domain, found: Survey, expert: nn.Module, **facts: Any) -> None:
+        """Put what was learned of a surveyed domain into the pool."""
+        known = {
+            "classes": list(domain.classes),
+            "images": len(domain.train),
+            "images_sha256": found.sha256,
+            "parameters": sum(own.numel() for own in expert.parameters()),
+        }
+        self.pool.add(domain.name, Member(expert, self.locate(domain, found), known | facts))
+
     def state(self) -> State:
         return self.make_state({name: self.pool[name].learned() for name in self.domains})
 
@@ -371,6 +386,23 @@ class Separate(Pooled, Protocol):
         """Take over the domains of a model learned apart: the result is the model that learned them all."""
         joined(self.state(), other.state(), allow_new_classes=self.allow_new_classes)  # refuses what does not fit
         self.pool.take_over(other.pool)
+
+
+def check_pixels(images: Tensor) -> None:
+    """Raise WrongUse for images that no backbone can see."""
+    if not images.isfinite().all():
+        raise WrongUse(
+            "there are pixels that are no numbers",
+            wanted="images as `backbone.prepare` makes them",
+            came="NaN or infinity",
+            remedy="Prepare the images again from their files.",
+        )
+
+
+def check_learned(learner: Routable) -> None:
+    """Raise WrongUse for a learner that knows no domain."""
+    if not learner.domains:
+        raise WrongUse("nothing is learned yet", wanted="a learned domain", came="none", remedy="Call `learn` first.")
 
 
 def _check_confidence(confidence: Tensor, distance: Tensor) -> None:

@@ -8,31 +8,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bpg.backbones.backbone import Backbone
-from bpg.backbones.tuning import Prefix
+from bpg.backbones.tuning import Prefix, Tuning
 from bpg.backbones.vit import ViT
+from bpg.compute import as_float64
 from bpg.data.domain import Domain
 from bpg.errors import WrongUse
 from bpg.methods.parts.heads import GrowingHead
-from bpg.methods.parts.pool import Member, Pooled
+from bpg.methods.parts.pool import Member, Pooled, check_learned, check_pixels
 from bpg.methods.parts.single import Single
 from bpg.methods.parts.ways import OWN, Way
 from bpg.store import Learned, State
 from bpg.types import Prediction
 
 
+class Slot(nn.Module):
+    """What one domain has for itself: parameters by name."""
+
+    def __init__(self, **tensors: Tensor) -> None:
+        super().__init__()
+        for name, own in tensors.items():
+            self.register_parameter(name, nn.Parameter(own))
+
+
 class Prompts(nn.Module):
     """A shared head, what else all domains share, and a slot for each domain, in the order of learning."""
 
-    def __init__(self, backbone: Backbone, *, zero: bool = False) -> None:
+    def __init__(self, head: GrowingHead) -> None:
         super().__init__()
-        self.head = GrowingHead(backbone.feature_width, zero=zero)
+        self.head = head
         self.names: list[str] = []
         self.known: list[tuple[str, ...]] = []  # the classes of each domain
         self.slots = nn.ModuleList()
@@ -40,11 +50,19 @@ class Prompts(nn.Module):
     def slot(self, name: str) -> Any:
         return self.slots[self.names.index(name)]
 
-    def add(self, name: str, classes: Sequence[str], slot: nn.Module) -> None:
-        """A slot for a new domain."""
+    def put(self, name: str, classes: Sequence[str], slot: nn.Module) -> None:
+        """A slot for a domain, in the place of the one it has if it is learned anew."""
+        if name in self.names:
+            place = self.names.index(name)
+            self.known[place], self.slots[place] = tuple(classes), slot
+            return
         self.names.append(name)
         self.known.append(tuple(classes))
         self.slots.append(slot)
+
+    def others(self, name: str) -> list[Any]:
+        """The slots of the other domains, the newest last."""
+        return [slot for known, slot in zip(self.names, self.slots, strict=True) if known != name]
 
 
 class Prompted(Single):
@@ -66,10 +84,9 @@ class Prompted(Single):
         return found
 
     def open(self, network: Any, domain: Domain) -> None:
-        if domain.name not in network.names:
-            slot = self.empty(network, domain.name)
-            if slot is not None:
-                network.add(domain.name, domain.classes, slot.to(self.backbone.device))
+        slot = self.empty(network, domain.name)
+        if slot is not None:
+            network.put(domain.name, domain.classes, slot.to(self.backbone.device))
         network.requires_grad_(True)
         for name, slot in zip(network.names, network.slots, strict=True):
             slot.requires_grad_(name == domain.name)
@@ -94,7 +111,7 @@ class Prompted(Single):
             sound = slot is not None and learned.facts["place"] == place and sorted(set(classes)) == classes
             if not sound or not set(classes) <= set(state.facts["classes"]):
                 raise ValueError(f"no slot for {name}")
-            self.network.add(name, classes, slot)
+            self.network.put(name, classes, slot)
             for key, own in learned.tensors.items():
                 tensors[f"network/slots.{place}.{key.removeprefix('slot/')}"] = own
         super().restore(replace(state, shared=tensors))
@@ -106,7 +123,7 @@ class Slotted(Prompted, Pooled):
     A method says how it answers by itself, `answer`, and by one domain's slot, `forced`.
     """
 
-    has_own = True
+    usual = OWN
 
     def begin(self) -> None:
         Prompted.begin(self)
@@ -120,24 +137,24 @@ class Slotted(Prompted, Pooled):
         """Logits (B, C) by the slot of a domain."""
         raise NotImplementedError
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.pool.classes
+
     def settle(self, network: Any, domain: Domain) -> None:
         """Take up a network that has learned `domain`, and remember where the domain lies."""
         found = self.survey(domain)
-        facts = {
-            "classes": list(domain.classes),
-            "images": len(domain.train),
-            "images_sha256": found.sha256,
-            "parameters": sum(own.numel() for own in network.slot(domain.name).parameters()),
-        }
-        member = Member(Forced(self, domain.name, domain.classes), self.locate(domain, found), facts)
         self.network = network
-        self.pool.add(domain.name, member)
+        parameters = sum(own.numel() for own in network.slot(domain.name).parameters())
+        self.take_in(domain, found, Forced(self, domain.name, domain.classes), parameters=parameters)
 
     def forward(self, images: Tensor) -> Prediction:
         return self.compare(images, [self.way])[0]
 
     @torch.no_grad()
     def compare(self, images: Tensor, ways: Sequence[Way], *, true: str | None = None) -> list[Prediction]:
+        check_learned(self)
+        check_pixels(images)
         routed = [way for way in ways if way.router != OWN]
         found = dict(zip(routed, self.pool.predict(images, routed, true=true), strict=True)) if routed else {}
         return [self._own(images) if way.router == OWN else found[way] for way in ways]
@@ -145,8 +162,8 @@ class Slotted(Prompted, Pooled):
     def _own(self, images: Tensor) -> Prediction:
         logits, shares = self.answer(self.network, images)
         places = [self.network.names.index(name) for name in self.domains]
-        weights = shares[:, places].double()
-        log_probs = torch.log_softmax(logits.double(), dim=1)
+        weights = as_float64(shares[:, places])
+        log_probs = torch.log_softmax(as_float64(logits)[:, self.network.head.places(self.classes)], dim=1)
         return Prediction(log_probs, weights, (weights > 0).sum(dim=1), weights)
 
     def state(self) -> State:
@@ -189,6 +206,30 @@ def halves(prompt: Tensor, *, projected: bool) -> Prefix:
     return Prefix(keys, values, projected=projected)
 
 
+def prefixes(blocks: Sequence[int], prompts: Tensor, *, projected: bool) -> dict[int, Prefix]:
+    """Of prompts (blocks, P, d), or (B, blocks, P, d) with some for each image, those of each block."""
+    own = zip(blocks, prompts.unbind(dim=-3), strict=True)
+    return {block: halves(prompt, projected=projected) for block, prompt in own}
+
+
+def patch_query(images: Tensor, backbone: Backbone, which: Literal["first", "mean"]) -> Tensor:
+    """What an image is known by, (B, d): the frozen feature of its first patch, or the mean over patches."""
+    with torch.no_grad():
+        patches: Tensor = backbone(images, Tuning(readout="all"))[:, backbone.vit.config.specials :]
+    return patches[:, 0] if which == "first" else patches.mean(dim=1)
+
+
+def right_angles(known: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """`count` rows (count, d) of length 1 at right angles to those `known` (n, d) and to each other.
+
+    Where no direction is left, random ones take their place.
+    """
+    drawn = torch.randn(count, known.shape[1], dtype=torch.float64, generator=generator)
+    basis, _ = torch.linalg.qr(torch.cat([known.double(), drawn]).T)  # Gram-Schmidt, but for signs
+    made = basis.T[len(known) :]
+    return torch.cat([made, F.normalize(drawn[len(made) :], dim=1)]).float()
+
+
 def nearest_keys(query: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Of queries (B, d), the `count` keys (n, d) of greatest cosine: which (B, count), and the cosines (B, count)."""
     cosines = F.normalize(query, dim=-1) @ F.normalize(keys, dim=-1).T
@@ -197,12 +238,11 @@ def nearest_keys(query: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tenso
 
 
 def check_blocks(blocks: Sequence[int], depth: int) -> None:
-    """Raise WrongUse for blocks that a ViT of `depth` blocks does not have."""
-    beyond = [block for block in blocks if not 0 <= block < depth]
-    if beyond:
+    """Raise WrongUse for blocks that a ViT of `depth` blocks does not have, for one twice, and for none."""
+    if not blocks or len(set(blocks)) != len(blocks) or not all(0 <= block < depth for block in blocks):
         raise WrongUse(
-            "prompts for blocks that the backbone does not have",
-            wanted=f"blocks from 0 to {depth - 1}",
-            came=", ".join(map(str, beyond)),
-            remedy="Name blocks that it has.",
+            "prompts for blocks that the backbone does not have, or for one twice",
+            wanted=f"different blocks from 0 to {depth - 1}",
+            came=", ".join(map(str, blocks)) or "none",
+            remedy="Name blocks that it has, each once.",
         )

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bpg.backbones.backbone import Backbone
 from bpg.compute import as_float64
 from bpg.randomness import generator_of
 
@@ -27,11 +28,22 @@ def nearest_centre(features: Tensor, centres: Sequence[Tensor]) -> Tensor:
     return chosen(distance.argmin(dim=1), len(centres))
 
 
-def shuffles(count: int, *, grid: tuple[int, int], seed: int) -> list[list[int]]:
-    """Orders of the cells of a grid, the same for every image: none depends on its mates."""
-    cells = grid[0] * grid[1]
-    generator = generator_of(seed, "patch shuffle")
-    return [torch.randperm(cells, generator=generator).tolist() for _ in range(count)]
+class Styles:
+    """What is left of images when their patches are in disorder: features of how they look, not of what they show.
+
+    The orders are the same for every image, so that none depends on its mates; without any, images are as they are.
+    """
+
+    def __init__(self, backbone: Backbone, *, orders: int, grid: tuple[int, int], seed: int) -> None:
+        self.backbone, self.grid = backbone, grid
+        generator = generator_of(seed, "patch shuffle")
+        self.orders = [torch.randperm(grid[0] * grid[1], generator=generator).tolist() for _ in range(orders)]
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> Tensor:
+        """The frozen feature (B, d) of unit length, the mean over the orders."""
+        views = [shuffled(images, order, grid=self.grid) for order in self.orders] or [images]
+        return F.normalize(torch.stack([self.backbone.embed(view) for view in views]).mean(dim=0), dim=1)
 
 
 def shuffled(images: Tensor, order: Sequence[int], *, grid: tuple[int, int]) -> Tensor:

@@ -6,7 +6,7 @@ way, where every domain has rows of its own for its classes, and the best row of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, Literal
 
@@ -18,15 +18,16 @@ from bpg.compute import as_float64
 from bpg.data.batches import Batches
 from bpg.data.domain import Domain
 from bpg.data.images import ImageSet
-from bpg.methods.base import Learner, prepared
+from bpg.methods.base import Learner, passed
 from bpg.methods.parts.identity import check_classes, tensors_digest
-from bpg.methods.parts.memory import Memory, Replayed
+from bpg.methods.parts.memory import Memory, MemorySettings, Replayed
 from bpg.store import State
 from bpg.training import Batched, Optimisation, cross_entropy
 from bpg.types import Prediction
 
 Labels = Literal["shared", "expanded"]
 OF = "\u241f"  # between class and domain in the name of a row, where every domain has its own
+NOTHING = MemorySettings(images=0)
 SingleLoss = Callable[[Any, Tensor, Tensor], Tensor]  # network, images (B, 3, H, W), rows of the head (B,) -> (B,)
 
 
@@ -36,7 +37,7 @@ class Single(Learner):
     """
 
     network: Any  # an nn.Module with a GrowingHead `head`
-    memory: Memory | None
+    memory: Memory  # empty for good where there is none among the settings
 
     def build(self) -> nn.Module:
         """The network that has learned nothing yet."""
@@ -58,8 +59,7 @@ class Single(Learner):
 
     def begin(self) -> None:
         self.network = self.build()
-        kept = getattr(self.settings, "memory", None)
-        self.memory = Memory(kept) if kept is not None else None
+        self.memory = Memory(getattr(self.settings, "memory", NOTHING))
 
     @property
     def expanded(self) -> bool:
@@ -75,10 +75,11 @@ class Single(Learner):
         return f"{name}{OF}{domain}" if self.expanded else name
 
     def grown(self, domain: Domain, start: Any = None) -> Any:
-        """A copy of the network, or of `start`, with room for `domain`; an interrupted training leaves no trace."""
+        """A copy of the network, or `start` in its place, with room for `domain`; the network itself stays."""
         check_classes(self.classes, domain.classes, allowed=self.allow_new_classes)
-        network = deepcopy(self.network if start is None else start)
-        network.head.grow([self.row(name, domain.name) for name in domain.classes], seed=self.settings.seed)
+        network = deepcopy(self.network) if start is None else start
+        new = [self.row(name, domain.name) for name in domain.classes]
+        network.head.grow([*self.network.head.classes, *new], seed=self.settings.seed)
         network.requires_grad_(False)
         self.open(network, domain)
         return network
@@ -92,22 +93,18 @@ class Single(Learner):
         batches: Batched | None = None,
         rows: Tensor | None = None,
         optimisation: Optimisation | None = None,
-        also: Sequence[str | int] = (),
         after: Callable[[], None] | None = None,
     ) -> Any:
         """`network`, trained on `domain`, or on `batches` whose labels have these `rows` of the head."""
-        s, o = self.settings, optimisation or self.settings.optimisation
+        o = optimisation or self.settings.optimisation
         own = self.rows(network, domain) if rows is None else rows
         loss = loss or self.task
 
         def of_labels(images: Tensor, labels: Tensor) -> Tensor:
             return loss(network, images, own.to(labels.device)[labels])
 
-        batches = batches or Batches(
-            domain, self.backbone.preprocessing, s.augmentation, s.seed, o.batch_size, o.epochs
-        )
-        kept = self.memory.digest() if self.memory is not None else ""
-        resume = self.resume(domain, tensors_digest(self.network), kept, *also)
+        batches = batches or self.batches(domain, o)
+        resume = self.resume(domain, tensors_digest(self.network), self.memory.digest())
         self.fit(network, of_labels, batches, vit=self.vit(network), resume=resume, optimisation=o, after=after)
         return network.requires_grad_(False)
 
@@ -115,26 +112,27 @@ class Single(Learner):
         """What `train` is given so that images of the memory stand behind each batch; nothing while it is empty."""
         if not self.memory:
             return {}
-        s, o = self.settings, self.settings.optimisation
-        own = Batches(domain, self.backbone.preprocessing, s.augmentation, s.seed, o.batch_size, o.epochs)
+        own = self.batches(domain, self.settings.optimisation)
         kept = network.head.places([self.row(each.name, each.domain) for each in self.memory.kept])
         return {
             "batches": Replayed(own, self.memory, draws),
             "rows": torch.cat([self.rows(network, domain), *[kept] * draws]),
         }
 
-    def remembered(self, network: Any, domain: Domain) -> Memory | None:
+    def batches(self, domain: Domain, o: Optimisation) -> Batches:
+        """The domain's own, under the settings."""
+        s = self.settings
+        return Batches(domain, self.backbone.preprocessing, s.augmentation, s.seed, o.batch_size, o.epochs)
+
+    def remembered(self, network: Any, domain: Domain) -> Memory:
         """The memory when `domain` is learned, too."""
-        if self.memory is None:
-            return None
         return self.memory.after(domain, seed=self.settings.seed, features=lambda own: self.features(network, own))
 
     @torch.no_grad()
     def features(self, network: Any, images: ImageSet) -> Tensor:
         """Unit-length features (n, d) of images as evaluation sees them: frozen ones, unless a method has others."""
         del network
-        found = [self.backbone.embed(batch) for batch in prepared(self.backbone, images, 32)]
-        return torch.cat(found) if found else torch.empty(0, self.backbone.feature_width)
+        return passed(self, images, self.backbone.embed)
 
     def rows(self, network: Any, domain: Domain) -> Tensor:
         """Where the classes of `domain`, which may be called by their rows already, stand in the head."""
@@ -160,14 +158,16 @@ class Single(Learner):
         """Log-probabilities (B, C) from logits (B, rows): the best row of a class speaks for it."""
         names = [row.partition(OF)[0] for row in self.network.head.classes]
         if self.expanded:
-            owner = [[at for at, name in enumerate(names) if name == own] for own in self.classes]
-            logits = torch.stack([logits[:, own].amax(dim=1) for own in owner], dim=1)
+            place = {name: at for at, name in enumerate(self.classes)}
+            owner = torch.tensor([place[name] for name in names], device=logits.device).expand(len(logits), -1)
+            empty = logits.new_full((len(logits), len(place)), -torch.inf)
+            logits = empty.scatter_reduce(1, owner, logits, "amax")
         return torch.log_softmax(logits, dim=1)
 
     def state(self) -> State:
         shared = {f"network/{name}": tensor for name, tensor in self.network.state_dict().items()}
         facts: dict[str, Any] = {"classes": list(self.network.head.classes)}
-        if self.memory is not None:
+        if self.memory:
             shared |= self.memory.tensors()
             facts["memory"] = self.memory.facts()
         return self.make_state(shared=shared, facts=facts)
@@ -175,8 +175,8 @@ class Single(Learner):
     def restore(self, state: State) -> None:
         self.network.head.grow(state.facts["classes"], seed=0)
         self.network.load_state_dict(_below("network/", state))
-        self.network.to(self.backbone.device)
-        if self.memory is not None:
+        self.network.to(self.backbone.device).requires_grad_(False)
+        if "memory" in state.facts:
             self.memory.restore(_below("memory/", state), state.facts["memory"])
 
 

@@ -2,8 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from bpg.methods.parts.single import Single, SingleLoss
+
+
+def held_to(teacher: Any, learner: Single, network: Any, *, strength: float, temperature: float) -> SingleLoss | None:
+    """The task of `network`, which also is to answer as its `teacher`, the network before; None if that knew nothing.
+
+    The teacher sees the same crops.
+    """
+    known = teacher.head.classes
+    if not known:
+        return None
+    places = network.head.places(known)
+
+    def loss(network: Any, images: Tensor, rows: Tensor) -> Tensor:
+        logits = learner.logits(network, images)
+        with torch.no_grad():
+            wanted = learner.logits(teacher, images)
+        kept = distillation(logits[:, places.to(logits.device)], wanted, temperature=temperature)
+        return learner.named(logits, rows) + strength * kept
+
+    return loss
 
 
 def distillation(logits: Tensor, wanted: Tensor, *, temperature: float) -> Tensor:

@@ -29,12 +29,11 @@ class Way:
     arithmetic: Arithmetic = "exact"  # of the frozen backbone
 
     def __str__(self) -> str:
-        if self.router == OWN:
-            return OWN
         early = f"routed after block {self.route_depth}" if self.route_depth else ""
         most = f"at most {self.max_experts} experts" if self.max_experts is not None else ""
         rough = self.arithmetic if self.arithmetic != "exact" else ""
-        return ", ".join(part for part in (self.router, self.fusion, early, most, rough) if part)
+        fusion = self.fusion if self.router != OWN else ""
+        return ", ".join(part for part in (self.router, fusion, early, most, rough) if part)
 
 
 MIXTURES = {"calibrated": Way("calibrated", "probabilities"), "paper": Way("soft", "threshold+l1")}
@@ -56,8 +55,17 @@ def way_of(
     if mixture not in MIXTURES:
         raise unknown_name("mixture", mixture, MIXTURES)
     known = MIXTURES[mixture]
+    if arithmetic not in ARITHMETICS:
+        raise unknown_name("arithmetic", arithmetic, ARITHMETICS)
     if router == OWN:
-        return Way(OWN)
+        if fusion is not None or route_depth or max_experts is not None:
+            raise WrongUse(
+                "a method's own inference is not fused, routed early or capped",
+                wanted="a router beside fusion, route_depth and max_experts",
+                came="none, or own",
+                remedy="Name a router, such as soft.",
+            )
+        return Way(OWN, arithmetic=arithmetic)
     if router is not None and router != known.router:
         router_of(router)  # a typo is told before anything is learned
         known = Way(router)
@@ -65,8 +73,6 @@ def way_of(
         raise WrongUse(
             "nobody may speak", wanted="max_experts of 1 or more", came=repr(max_experts), remedy="Raise it."
         )
-    if arithmetic not in ARITHMETICS:
-        raise unknown_name("arithmetic", arithmetic, ARITHMETICS)
     found = Way(known.router, fusion or known.fusion, route_depth, max_experts, arithmetic)
     check_fusion(found.fusion)
     return found

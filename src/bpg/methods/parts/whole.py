@@ -15,7 +15,7 @@ from bpg.backbones.vit import ViT
 from bpg.config import settings
 from bpg.data.images import ImageSet
 from bpg.data.transforms import Augmentation
-from bpg.methods.base import prepared
+from bpg.methods.base import passed
 from bpg.methods.parts.heads import GrowingHead
 from bpg.methods.parts.single import Single
 from bpg.training import Optimisation
@@ -36,6 +36,7 @@ class Network(nn.Module):
     def __init__(self, backbone: Backbone, head: GrowingHead) -> None:
         super().__init__()
         self.net = deepcopy(backbone)
+        self.net.text = None  # no image passes through it: it is neither trained nor stored
         self.head = head.to(backbone.device)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -63,6 +64,4 @@ class Whole(Single):
     @torch.no_grad()
     def features(self, network: Network, images: ImageSet) -> Tensor:
         """Unit-length features (n, d) of images as evaluation sees them."""
-        if not len(images):
-            return torch.empty(0, self.backbone.feature_width, device=self.backbone.device)
-        return torch.cat([F.normalize(network.net(batch), dim=-1) for batch in prepared(self.backbone, images, 32)])
+        return passed(self, images, lambda batch: F.normalize(network.net(batch), dim=-1))

@@ -21,6 +21,7 @@ from bpg.data.domain import Domain, DomainStream
 from bpg.data.images import ImageSet
 from bpg.errors import ModelError, TrainingError, WrongUse
 from bpg.methods.base import Isolated, Learner, Routable, prepared
+from bpg.methods.parts.whole import Whole
 from bpg.progress import Progress
 from bpg.registry import METHODS
 from bpg.store import Learned, State, load_state, save_state
@@ -37,8 +38,6 @@ BLOCKS: dict[str, Any] = {"shared_blocks": (0,), "blocks": (1, 2), "prompts": 4,
 # What a method needs to be quick on the toy; the seed and the optimisation are the same for all.
 SETTINGS: dict[str, dict[str, Any]] = {
     "bpg": {"rank": 4, "augmentation": GENTLE},
-    "finetune": WHOLE,
-    "joint": WHOLE,
     "ewc": WHOLE | {"strength": 1.0},
     "lwf": WHOLE | {"strength": 0.2},
     "er": WHOLE | {"memory": {"images": 12}},
@@ -76,7 +75,8 @@ def build(label: str, backbone: Backbone | None = None, **values: Any) -> Learne
     """A method, or a variant of one, in settings that are quick; on a CLIP where it needs one."""
     name, more = VARIANTS.get(label, (label, {}))
     fields = METHODS[name].Settings.__dataclass_fields__
-    settings = {"optimisation": FAST, "seed": 0} | SETTINGS.get(name, {}) | more | values
+    usual = WHOLE if issubclass(METHODS[name], Whole) else {}
+    settings = {"optimisation": FAST, "seed": 0} | SETTINGS.get(name, usual) | more | values
     settings = {key: value for key, value in settings.items() if key != "optimisation" or key in fields}
     if backbone is None:
         backbone = toy_clip_backbone() if name == "s_liprompts" or "head" in more else toy_backbone()

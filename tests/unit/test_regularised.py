@@ -16,8 +16,9 @@ from bpg.data.transforms import Preprocessing, evaluation
 from bpg.methods.base import Learner
 from bpg.methods.ewc import EWC
 from bpg.methods.finetune import FineTune
-from bpg.methods.lwf import LwF, distillation
+from bpg.methods.lwf import LwF
 from bpg.methods.parts.fisher import fisher_information, with_rows
+from bpg.methods.parts.teacher import distillation
 from tests.toy import FAST, GENTLE, toy_backbone, toy_domain, toy_stream
 
 COMMON: dict[str, Any] = {"optimisation": FAST | {"lr": 0.005, "epochs": 2}, "augmentation": GENTLE}

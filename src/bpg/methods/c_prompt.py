@@ -139,11 +139,11 @@ class CPrompt(Slotted):
 
         return loss
 
-    def answer(self, network: Composed, images: Tensor) -> tuple[Tensor, Tensor]:
-        query = patch_query(images, self.backbone, self.settings.query)
+    def answer(self, network: Composed, images: Tensor, backbone: Backbone) -> tuple[Tensor, Tensor]:
+        query = patch_query(images, backbone, self.settings.query)
         prompts, which, _ = network.compose(query, list(network.slots))
         shares = F.one_hot(which // self.settings.prompts, len(network.slots)).float().mean(dim=1)
-        return network.head.steady(network.read(images, prompts, self.backbone)), shares
+        return network.head.steady(network.read(images, prompts, backbone)), shares
 
     def forced(self, network: Composed, images: Tensor, name: str, backbone: Backbone) -> Tensor:
         prompts, _, _ = network.compose(patch_query(images, backbone, self.settings.query), [network.slot(name)])

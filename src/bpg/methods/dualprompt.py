@@ -97,11 +97,11 @@ class DualPrompt(Slotted):
 
         self.settle(self.train(self.grown(domain), domain, loss), domain)
 
-    def answer(self, network: Dual, images: Tensor) -> tuple[Tensor, Tensor]:
+    def answer(self, network: Dual, images: Tensor, backbone: Backbone) -> tuple[Tensor, Tensor]:
         slots = [network.slot(name) for name in network.names]
-        which, _ = nearest_keys(self.embed(images), torch.stack([slot.key for slot in slots]), 1)
+        which, _ = nearest_keys(backbone.embed(images), torch.stack([slot.key for slot in slots]), 1)
         prompts = torch.stack([slot.prompts for slot in slots])[which[:, 0]]  # (B, blocks, 2 L, d)
-        return network.read(images, prompts, self.backbone), F.one_hot(which[:, 0], len(network.slots))
+        return network.read(images, prompts, backbone), F.one_hot(which[:, 0], len(network.slots))
 
     def forced(self, network: Dual, images: Tensor, name: str, backbone: Backbone) -> Tensor:
         return network.read(images, network.slot(name).prompts, backbone)

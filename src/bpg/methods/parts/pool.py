@@ -154,10 +154,14 @@ class ExpertPool:
         answers: dict[Way, Prediction] = {}
         for arithmetic in dict.fromkeys(way.arithmetic for way in ways):
             alike = [way for way in dict.fromkeys(ways) if way.arithmetic == arithmetic]
-            if arithmetic not in self._backbones:
-                self._backbones[arithmetic] = faster(self.backbone, arithmetic)
-            answers |= zip(alike, self._answers(self._backbones[arithmetic], images, alike, true), strict=True)
+            answers |= zip(alike, self._answers(self.computing(arithmetic), images, alike, true), strict=True)
         return [answers[way] for way in ways]
+
+    def computing(self, arithmetic: Arithmetic) -> Backbone:
+        """The frozen backbone in this arithmetic."""
+        if arithmetic not in self._backbones:
+            self._backbones[arithmetic] = faster(self.backbone, arithmetic)
+        return self._backbones[arithmetic]
 
     def _answers(
         self, backbone: Backbone, images: Tensor, ways: Sequence[Way], true: str | None

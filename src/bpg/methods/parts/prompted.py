@@ -129,7 +129,7 @@ class Slotted(Prompted, Pooled):
         Prompted.begin(self)
         Pooled.begin(self)
 
-    def answer(self, network: Any, images: Tensor) -> tuple[Tensor, Tensor]:
+    def answer(self, network: Any, images: Tensor, backbone: Backbone) -> tuple[Tensor, Tensor]:
         """Logits (B, C), and what share each slot has in them, (B, slots)."""
         raise NotImplementedError
 
@@ -157,10 +157,10 @@ class Slotted(Prompted, Pooled):
         check_pixels(images)
         routed = [way for way in ways if way.router != OWN]
         found = dict(zip(routed, self.pool.predict(images, routed, true=true), strict=True)) if routed else {}
-        return [self._own(images) if way.router == OWN else found[way] for way in ways]
+        return [self._own(images, way) if way.router == OWN else found[way] for way in ways]
 
-    def _own(self, images: Tensor) -> Prediction:
-        logits, shares = self.answer(self.network, images)
+    def _own(self, images: Tensor, way: Way) -> Prediction:
+        logits, shares = self.answer(self.network, images, self.pool.computing(way.arithmetic))
         places = [self.network.names.index(name) for name in self.domains]
         weights = as_float64(shares[:, places])
         log_probs = torch.log_softmax(as_float64(logits)[:, self.network.head.places(self.classes)], dim=1)

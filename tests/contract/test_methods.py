@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from bpg.backbones.backbone import Backbone
 from bpg.data.domain import Domain, DomainStream
 from bpg.data.images import ImageSet
 from bpg.errors import ModelError, TrainingError, WrongUse
@@ -71,15 +69,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def build(label: str, backbone: Backbone | None = None, **values: Any) -> Learner:
+def build(label: str, **values: Any) -> Learner:
     """A method, or a variant of one, in settings that are quick; on a CLIP where it needs one."""
     name, more = VARIANTS.get(label, (label, {}))
     fields = METHODS[name].Settings.__dataclass_fields__
     usual = WHOLE if issubclass(METHODS[name], Whole) else {}
     settings = {"optimisation": FAST, "seed": 0} | SETTINGS.get(name, usual) | more | values
     settings = {key: value for key, value in settings.items() if key != "optimisation" or key in fields}
-    if backbone is None:
-        backbone = toy_clip_backbone() if name == "s_liprompts" or "head" in more else toy_backbone()
+    backbone = toy_clip_backbone() if name == "s_liprompts" or "head" in more else toy_backbone()
     learner: Learner = METHODS[name](backbone, **settings)
     return learner
 
@@ -89,9 +86,37 @@ def stream(tmp_path_factory: pytest.TempPathFactory) -> DomainStream:
     return toy_stream(tmp_path_factory.mktemp("toy"))
 
 
+@dataclass(frozen=True)
+class Make:
+    """Makes learners of one method; what it has taught once, it gives again as it was stored."""
+
+    label: str
+    stream: DomainStream
+    known: dict[tuple[str, int], State]
+
+    def __call__(self, **more: Any) -> Learner:
+        return build(self.label, **more)
+
+    def taught(self, domains: int, **more: Any) -> Learner:
+        """A learner that knows the first so many domains."""
+        learner = self(**more)
+        if (self.label, domains) not in self.known:
+            first = self()
+            for domain in self.stream.domains[:domains]:
+                first.learn(domain)
+            self.known[self.label, domains] = first.state()
+        learner.load_state(self.known[self.label, domains])
+        return learner
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[tuple[str, int], State]:
+    return {}
+
+
 @pytest.fixture(params=[*METHODS, *VARIANTS])
-def make(request: pytest.FixtureRequest) -> Callable[..., Learner]:
-    return lambda backbone=None, **more: build(request.param, backbone, **more)
+def make(request: pytest.FixtureRequest, stream: DomainStream, known: dict[tuple[str, int], State]) -> Make:
+    return Make(request.param, stream, known)
 
 
 @pytest.fixture
@@ -108,7 +133,7 @@ def tensors(learner: Learner) -> dict[str, bytes]:
     return {name: tensor.detach().cpu().numpy().tobytes() for name, tensor in found.items()}
 
 
-def patient(make: Callable[..., Learner], **more: Any) -> Learner:
+def patient(make: Make, **more: Any) -> Learner:
     """A learner that goes over the images often enough to learn them all."""
     learner = make(**more)
     if not trains(learner):
@@ -122,11 +147,8 @@ def trains(learner: Learner) -> bool:
     return "optimisation" in learner.Settings.__dataclass_fields__
 
 
-def test_forward_is_a_distribution_and_leaves_no_trace(
-    make: Callable[..., Learner], stream: DomainStream, pixels: torch.Tensor
-) -> None:
-    learner = make()
-    learner.learn(stream.domains[0])
+def test_forward_is_a_distribution_and_leaves_no_trace(make: Make, pixels: torch.Tensor) -> None:
+    learner = make.taught(1)
     before = tensors(learner)
     first = learner.forward(pixels)
     assert first.log_probs.shape == (9, len(learner.classes))
@@ -136,14 +158,14 @@ def test_forward_is_a_distribution_and_leaves_no_trace(
     assert tensors(learner) == before
 
 
-def test_training_images_are_learned(make: Callable[..., Learner], stream: DomainStream) -> None:
+def test_training_images_are_learned(make: Make, stream: DomainStream) -> None:
     learner = patient(make)
     for domain in stream.domains[:2]:
         learner.learn(domain)
         assert learner.score(domain.train) > (0.95 if trains(learner) else 0.5)  # of random features, means tell less
 
 
-def test_the_backbone_stays_as_it_is(make: Callable[..., Learner], stream: DomainStream) -> None:
+def test_the_backbone_stays_as_it_is(make: Make, stream: DomainStream) -> None:
     learner = make()
     backbone = learner.backbone
     before = backbone.digest()
@@ -154,7 +176,7 @@ def test_the_backbone_stays_as_it_is(make: Callable[..., Learner], stream: Domai
 
 
 def test_what_is_declared_gets_a_gradient_and_nothing_else_does(
-    make: Callable[..., Learner], stream: DomainStream, monkeypatch: pytest.MonkeyPatch
+    make: Make, stream: DomainStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner = make()
     others: list[nn.Parameter] = []
@@ -176,29 +198,23 @@ def test_what_is_declared_gets_a_gradient_and_nothing_else_does(
     assert not others
 
 
-def test_what_stands_under_a_domain_never_changes(make: Callable[..., Learner], stream: DomainStream) -> None:
-    learner = make()
-    learner.learn(stream.domains[0])
+def test_what_stands_under_a_domain_never_changes(make: Make, stream: DomainStream) -> None:
+    learner = make.taught(1)
     before = {name: own for name, own in tensors(learner).items() if not name.startswith("shared/")}
     learner.learn(stream.domains[1])
     after = tensors(learner)
     assert {name: after[name] for name in before} == before
 
 
-def test_domains_that_were_not_learned_are_never_chosen(
-    make: Callable[..., Learner], stream: DomainStream, pixels: torch.Tensor
-) -> None:
-    learner = make()
-    for count, domain in enumerate(stream.domains[:2], start=1):
-        learner.learn(domain)
+def test_domains_that_were_not_learned_are_never_chosen(make: Make, pixels: torch.Tensor) -> None:
+    for count in (1, 2):
+        learner = make.taught(count)
         assert len(learner.state().domains) in (0, count)
         weights = learner.forward(pixels).domain_weights
         assert weights is None or weights.shape == (9, count)
 
 
-def test_a_killed_training_goes_on_to_the_same_bytes(
-    make: Callable[..., Learner], stream: DomainStream, tmp_path: Path
-) -> None:
+def test_a_killed_training_goes_on_to_the_same_bytes(make: Make, stream: DomainStream, tmp_path: Path) -> None:
     def killed() -> None:
         def stop(now: Progress) -> None:
             if now.loss is not None and now.step == 4:
@@ -209,8 +225,7 @@ def test_a_killed_training_goes_on_to_the_same_bytes(
         learner.progress = stop
         learner.learn(stream.domains[1])
 
-    first = make()
-    first.learn(stream.domains[0])
+    first = make.taught(1)
     first.save(tmp_path / "model")
     process = get_context("fork").Process(target=killed)
     process.start()
@@ -232,7 +247,7 @@ def learner_is_quick(learner: Learner) -> bool:
     return learner.method in ("linear_probe", "sequential_probe")
 
 
-def test_the_same_seed_gives_the_same_bytes(make: Callable[..., Learner], stream: DomainStream) -> None:
+def test_the_same_seed_gives_the_same_bytes(make: Make, stream: DomainStream) -> None:
     def learned(seed: int) -> dict[str, bytes]:
         learner = make(seed=seed)
         learner.learn(stream.domains[0])
@@ -244,12 +259,8 @@ def test_the_same_seed_gives_the_same_bytes(make: Callable[..., Learner], stream
     assert (learned(4) != once) == trains(make())
 
 
-def test_batch_size_and_mates_do_not_matter(
-    make: Callable[..., Learner], stream: DomainStream, pixels: torch.Tensor
-) -> None:
-    learner = make()
-    for domain in stream.domains[:2]:
-        learner.learn(domain)
+def test_batch_size_and_mates_do_not_matter(make: Make, stream: DomainStream, pixels: torch.Tensor) -> None:
+    learner = make.taught(2)
     seen = [next(prepared(learner.backbone, domain.train.subset(range(3)), 3)) for domain in stream.domains]
     pixels = torch.cat([*seen[:2], pixels[:3]])  # of both domains, whose prompts must not meet
     together = learner.forward(pixels).log_probs
@@ -260,7 +271,7 @@ def test_batch_size_and_mates_do_not_matter(
 
 
 def test_saving_and_loading_changes_nothing(
-    make: Callable[..., Learner], stream: DomainStream, pixels: torch.Tensor, tmp_path: Path
+    make: Make, stream: DomainStream, pixels: torch.Tensor, tmp_path: Path
 ) -> None:
     learner = make()
     for domain in stream.domains[:2]:
@@ -278,9 +289,8 @@ def test_saving_and_loading_changes_nothing(
     assert tensors(again) == tensors(learner)
 
 
-def test_predict_names_classes_from_files_and_tensors(make: Callable[..., Learner], stream: DomainStream) -> None:
-    learner = make()
-    learner.learn(stream.domains[0])
+def test_predict_names_classes_from_files_and_tensors(make: Make, stream: DomainStream) -> None:
+    learner = make.taught(1)
     train: ImageSet = stream.domains[0].train
     names = learner.predict(train, batch_size=5)
     assert names == learner.predict(list(map(str, train.paths)))
@@ -292,10 +302,9 @@ def test_predict_names_classes_from_files_and_tensors(make: Callable[..., Learne
     assert learner.predict([]) == []
 
 
-def test_new_classes_need_leave(make: Callable[..., Learner], stream: DomainStream, tmp_path: Path) -> None:
+def test_new_classes_need_leave(make: Make, stream: DomainStream, tmp_path: Path) -> None:
     other = toy_domain(tmp_path, "white", 12, classes=("bar", "box", "ring"))
-    learner = make()
-    learner.learn(stream.domains[0])
+    learner = make.taught(1)
     with pytest.raises(WrongUse, match="new classes.*ring.*allow_new_classes"):
         learner.learn(other)
     assert learner.classes == ("bar", "box", "cross")
@@ -307,13 +316,10 @@ def test_new_classes_need_leave(make: Callable[..., Learner], stream: DomainStre
     assert learner.score(other.train) > (0.7 if trains(learner) else 0.6)  # above what the known classes have
 
 
-def test_isolated_methods_leave_old_domains_bytes_alone(
-    make: Callable[..., Learner], stream: DomainStream, tmp_path: Path
-) -> None:
-    learner = make()
+def test_isolated_methods_leave_old_domains_bytes_alone(make: Make, stream: DomainStream, tmp_path: Path) -> None:
+    learner = make.taught(1)
     if not isinstance(learner, Isolated):
         pytest.skip("this method does not promise isolation")
-    learner.learn(stream.domains[0])
     before = tensors(learner)
     learner.learn(stream.domains[1])
     after = tensors(learner)
@@ -322,8 +328,7 @@ def test_isolated_methods_leave_old_domains_bytes_alone(
     name = stream.domains[1].name
     learner.forget(name)
     assert tensors(learner) == before
-    never = make()
-    never.learn(stream.domains[0])
+    never = make.taught(1)
     assert learner.save(tmp_path / "forgot") == never.save(tmp_path / "never")
     assert (tmp_path / "forgot" / "model.json").read_bytes() == (tmp_path / "never" / "model.json").read_bytes()
     with pytest.raises(WrongUse, match="no domain is called"):
@@ -331,13 +336,11 @@ def test_isolated_methods_leave_old_domains_bytes_alone(
 
 
 def test_routable_methods_have_experts_that_can_be_forced(
-    make: Callable[..., Learner], stream: DomainStream, pixels: torch.Tensor
+    make: Make, stream: DomainStream, pixels: torch.Tensor
 ) -> None:
-    learner = make()
+    learner = make.taught(2)
     if not isinstance(learner, Routable):
         pytest.skip("this method has no experts")
-    for domain in stream.domains[:2]:
-        learner.learn(domain)
     assert learner.domains == tuple(sorted(domain.name for domain in stream.domains[:2]))
     assert_close(learner.embed(pixels).norm(dim=1), torch.ones(9))
     assert len(learner.prototypes) == 2
@@ -349,15 +352,14 @@ def test_routable_methods_have_experts_that_can_be_forced(
     assert_close(weights.sum(dim=1), torch.ones(9, dtype=torch.float64))
 
 
-def test_an_interrupted_training_leaves_the_model_as_it_was(make: Callable[..., Learner], stream: DomainStream) -> None:
+def test_an_interrupted_training_leaves_the_model_as_it_was(make: Make, stream: DomainStream) -> None:
     def stop(now: Progress) -> None:
         if now.loss is not None and now.step == 3:
             raise KeyboardInterrupt
 
-    learner = make()
+    learner = make.taught(1)
     if not trains(learner):
         pytest.skip("this method trains nothing")
-    learner.learn(stream.domains[0])
     before, classes = tensors(learner), learner.classes
     learner.progress = stop
     try:
@@ -369,13 +371,10 @@ def test_an_interrupted_training_leaves_the_model_as_it_was(make: Callable[..., 
     assert (tensors(learner), learner.classes) == (before, classes)
     learner.progress = None
     learner.learn(stream.domains[1])
-    undisturbed = make()
-    for domain in stream.domains[:2]:
-        undisturbed.learn(domain)
-    assert tensors(learner) == tensors(undisturbed)
+    assert tensors(learner) == tensors(make.taught(2))
 
 
-def test_a_training_that_diverges_is_an_error(make: Callable[..., Learner], stream: DomainStream) -> None:
+def test_a_training_that_diverges_is_an_error(make: Make, stream: DomainStream) -> None:
     learner = make(optimisation=FAST | {"lr": 1e12, "epochs": 30})
     if not trains(learner):
         pytest.skip("this method trains nothing")
@@ -383,9 +382,8 @@ def test_a_training_that_diverges_is_an_error(make: Callable[..., Learner], stre
         learner.learn(stream.domains[0])
 
 
-def test_another_methods_model_is_refused(make: Callable[..., Learner], stream: DomainStream) -> None:
-    learner = make()
-    learner.learn(stream.domains[0])
+def test_another_methods_model_is_refused(make: Make) -> None:
+    learner = make.taught(1)
     state = learner.state()
     for name in METHODS:
         if name != learner.method:
@@ -393,9 +391,8 @@ def test_another_methods_model_is_refused(make: Callable[..., Learner], stream: 
                 build(name).load_state(state)
 
 
-def test_a_model_whose_parts_do_not_fit_is_refused(make: Callable[..., Learner], stream: DomainStream) -> None:
-    learner = make()
-    learner.learn(stream.domains[0])
+def test_a_model_whose_parts_do_not_fit_is_refused(make: Make, stream: DomainStream) -> None:
+    learner = make.taught(1)
     state = learner.state()
     strange: list[State] = [replace(state, settings={"nonsense": 1})]
     if state.shared:
@@ -421,7 +418,7 @@ def test_a_model_whose_parts_do_not_fit_is_refused(make: Callable[..., Learner],
         assert other.settings.seed == 5
 
 
-def test_nothing_learned_yet_is_said(make: Callable[..., Learner], pixels: torch.Tensor) -> None:
+def test_nothing_learned_yet_is_said(make: Make, pixels: torch.Tensor) -> None:
     with pytest.raises(WrongUse, match="nothing is learned yet"):
         make().predict(pixels)
 

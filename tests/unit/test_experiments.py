@@ -185,8 +185,11 @@ def test_a_run_keeps_what_it_counted(ran: tuple[Path, Spec]) -> None:
         assert sum(test["experts"].values()) == test["total"]
     assert {domain: len(points) for domain, points in run.curves.items()} == {"red": 180, "blue": 180}
     assert [(line["what"], line["domain"]) for line in run.times] == [
-        ("learn", "red"), ("test", "red"), ("learn", "blue"), ("test", "blue"),
+        ("learn", "red"), ("test", "red"), ("learn", "blue"), ("test", "blue"), ("answer", ""),
     ]  # fmt: skip
+    assert [line["trained"] for line in run.times if line["what"] == "learn"] == [
+        run.records[-1]["facts"][name]["parameters"] for name in run.order
+    ]
     assert average_accuracy(counts) > 60
     manifest = json.loads((run.folder / "run.json").read_text())["data"]
     assert [domain["train"]["images"] + test["images"] for domain, test in

@@ -14,11 +14,12 @@ from torch.testing import assert_close
 from bpg.backbones.tuning import Prefix, Tuning
 from bpg.data.domain import Domain, DomainStream
 from bpg.methods.base import prepared
-from bpg.methods.c_prompt import Composed, CPrompt
+from bpg.methods.c_prompt import CPrompt
 from bpg.methods.coda_prompt import TABLES, CODAPrompt
 from bpg.methods.dualprompt import DualPrompt
 from bpg.methods.ka_prompt import KAPrompt, cover
 from bpg.methods.l2p import L2P
+from bpg.methods.parts.composed import Composed
 from bpg.methods.parts.heads import AveragedHead
 from bpg.methods.parts.prompted import Prompted, halves, nearest_keys, patch_query, right_angles
 from bpg.methods.parts.ways import OWN, Way

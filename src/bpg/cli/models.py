@@ -83,11 +83,10 @@ def _kept(state: State) -> dict[str, Any] | None:
     if not memory or not memory["names"]:
         return None
     files = state.shared["memory/files"]
-    count = len(memory["names"])
     return {
-        "images": count,
+        "images": len(memory["names"]),
         "megabytes": files.numel() / 1e6,
-        "stored": "references" if memory["paths"][0] else "images",
+        "stored": memory["keeps"],
         "domains": dict(sorted(Counter(memory["domains"]).items())),
     }
 

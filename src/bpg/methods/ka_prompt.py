@@ -22,7 +22,8 @@ from torch import Tensor
 from bpg.config import settings
 from bpg.data.domain import Domain
 from bpg.methods.base import passed
-from bpg.methods.c_prompt import Composed, CPrompt, CPromptSettings, Query
+from bpg.methods.c_prompt import CPrompt
+from bpg.methods.parts.composed import Composed, CPromptSettings, Query
 from bpg.methods.parts.prompted import nearest_keys, patch_query
 from bpg.methods.parts.single import SingleLoss
 from bpg.randomness import generator_of

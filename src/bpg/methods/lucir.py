@@ -14,6 +14,7 @@ features of kept images as evaluation sees them, without the margin, at a rate t
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +61,8 @@ class LUCIR(Whole):
         teacher, s, network = self.network, self.settings, self.grown(domain)
         head: CosineHead = network.head
         before, rows = teacher.head.classes, head.classes
-        self._imprint(network, domain, ~torch.tensor([row in before for row in rows]))
+        new = {self.row(name, domain.name): name for name in domain.classes}
+        head.imprint({row: own for row, own in self._means(network, domain, new).items() if row not in before})
         held = head.weight.detach().clone()
         fixed = torch.tensor([self.expanded and row in before for row in rows], device=held.device)
         alike = _alike(rows).to(held.device)  # (rows, rows): of the same class
@@ -92,16 +94,11 @@ class LUCIR(Whole):
             self._balance(network, memory, domain)
         self.network, self.memory = network, memory
 
-    def _imprint(self, network: Network, domain: Domain, new: Tensor) -> None:
-        """Begin with the mean feature of each new row's images, as long as the old rows are on average."""
+    def _means(self, network: Network, domain: Domain, rows: Mapping[str, str]) -> dict[str, Tensor]:
+        """The mean feature of the images of each row's class."""
         found, own = self.features(network, domain.train), domain.train
-        length = float(network.head.weight.detach()[~new].norm(dim=1).mean()) if bool((~new).any()) else 1.0
-        for label, name in enumerate(own.classes):
-            members = [at for at, its in enumerate(own.labels) if its == label]
-            row = network.head.classes.index(self.row(name, domain.name)) if members else -1
-            if members and new[row]:
-                with torch.no_grad():
-                    network.head.weight[row] = length * F.normalize(found[members].mean(dim=0), dim=0)
+        names = [own.classes[label] for label in own.labels]
+        return {row: found[[name == its for its in names]].mean(dim=0) for row, name in rows.items()}
 
     def _balance(self, network: Network, memory: Memory, domain: Domain) -> None:
         """Train the directions alone on the kept images, old and new."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -58,6 +58,14 @@ class CosineHead(GrowingHead):
         super().__init__(width)
         self.bias = None
         self.scale = nn.Parameter(torch.tensor(float(scale)))
+
+    @torch.no_grad()
+    def imprint(self, means: Mapping[str, Tensor]) -> None:
+        """Put rows to these mean features, as long as the other rows are on average."""
+        others = [at for at, name in enumerate(self.classes) if name not in means]
+        length = self.weight[others].norm(dim=1).mean() if others else torch.ones(())
+        for name, mean in means.items():
+            self.weight[self.classes.index(name)] = length.to(mean) * F.normalize(mean, dim=0)
 
     def cosines(self, features: Tensor, weight: Tensor | None = None) -> Tensor:
         """(B, rows), by other rows where a `weight` is given."""

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from pydantic import NonNegativeInt
 from torch import Tensor
@@ -120,25 +121,29 @@ class Memory:
         return found.hexdigest()
 
     def tensors(self) -> dict[str, Tensor]:
-        """The kept files, as the store takes them."""
-        files = [each.content or b"" for each in self.kept]
-        whole = torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8) if any(files) else torch.empty(0)
-        return {"memory/files": whole.to(torch.uint8), "memory/sizes": torch.tensor([len(file) for file in files])}
+        """The kept files, or where they are, as the store takes them."""
+        files = [each.content if each.content is not None else each.path.encode() for each in self.kept]
+        whole = torch.from_numpy(np.frombuffer(b"".join(files), dtype=np.uint8).copy())
+        return {"memory/files": whole, "memory/sizes": torch.tensor([len(file) for file in files])}
 
     def facts(self) -> dict[str, Any]:
         """What is known of them, as JSON."""
-        columns = ("name", "domain", "path")
-        return {"seen": self.seen} | {f"{column}s": [getattr(each, column) for each in self.kept] for column in columns}
+        columns = {f"{what}s": [getattr(each, what) for each in self.kept] for what in ("name", "domain")}
+        return columns | {"seen": self.seen, "keeps": self.wanted.keep}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Take up what `tensors` and `facts` tell."""
         sizes, files = tensors["sizes"].tolist(), tensors["files"].numpy().tobytes()
         ends = torch.tensor([0, *sizes], dtype=torch.long).cumsum(0).tolist()
-        if ends[-1] != len(files):
-            raise ValueError(f"{ends[-1]} bytes of images are told, {len(files)} are there")
-        cut = [files[begin:end] or None for begin, end in pairwise(ends)]
-        rows = zip(facts["names"], facts["domains"], facts["paths"], cut, strict=True)
-        self.kept, self.seen = [Kept(*row) for row in rows], dict(facts["seen"])
+        if ends[-1] != len(files) or facts["keeps"] != self.wanted.keep:
+            raise ValueError(f"{ends[-1]} bytes of {facts['keeps']} are told, {len(files)} are there")
+        cut = [files[begin:end] for begin, end in pairwise(ends)]
+        refers = self.wanted.keep == "references"
+        self.kept = [
+            Kept(name, domain, file.decode()) if refers else Kept(name, domain, "", file)
+            for name, domain, file in zip(facts["names"], facts["domains"], cut, strict=True)
+        ]
+        self.seen = {str(name): int(count) for name, count in facts["seen"].items()}
 
     def _item(self, domain: Domain, index: int) -> Kept:
         own = domain.train

@@ -4,7 +4,7 @@ RUNS/NAME/LABEL-seedN-DIGEST/
   run.json        what ran on what: settings, backbone, data manifest, versions, machine
   records.jsonl   a line for each evaluation: counts by test set, class and likeliest domain; the domains' facts
   curves.jsonl    a line for each training step: domain, step, loss
-  times.jsonl     a line for each piece of work: seconds and images, and of learning the parameters that were trained
+  times.jsonl     a line for each piece of work: images, seconds by the wall and of the processor, parameters trained
   portrait.json   of a model that routes, when it is finished: some answers, and a map of its domains
   model/          the model; scratch/ while it learns
 """

@@ -113,14 +113,14 @@ def _learn(model: Learner, domain: Domain, folder: Path, show: Show) -> None:
             line = {"domain": domain.name, "step": now.step, "loss": float(f"{now.loss:.5g}")}
             append_line(folder / CURVES, line)
 
-    began = time.monotonic()
+    began = Clock()
     model.progress, model.trained_numbers = tell, 0
     model.learn(domain)
     _note_time(folder, "learn", domain.name, len(domain.train), began, trained=model.trained_numbers)
 
 
 def _test(spec: Spec, model: Learner, stream: DomainStream, stage: int, folder: Path, show: Show) -> dict[str, Any]:
-    began = time.monotonic()
+    began = Clock()
     known = {domain.name for domain in stream.domains[:stage]}
     tests = [test for test in stream.tests if spec.unseen or test.domain is None or test.domain in known]
     tallies = evaluate(model, tests, ways=ways_of(model), progress=show)
@@ -154,7 +154,7 @@ def _time_answers(model: Learner, tests: Sequence[TestSet], folder: Path) -> Non
         return
     model.forward(batches[0])  # the first call allocates
     wait_for_devices()
-    began = time.monotonic()
+    began = Clock()
     for batch in batches:
         model.forward(batch)
     wait_for_devices()
@@ -187,9 +187,19 @@ def _learned(folder: Path, order: list[str]) -> int:
     return order.index(event.removeprefix("learned ")) + 1
 
 
-def _note_time(folder: Path, what: str, domain: str, images: int, began: float, **more: int) -> None:
-    line = {"what": what, "domain": domain, "images": images, "seconds": round(time.monotonic() - began, 2)}
-    append_line(folder / TIMES, line | more)
+class Clock:
+    """Since when something is done: by the wall, and in what this process has computed, whatever others did."""
+
+    def __init__(self) -> None:
+        self.wall, self.processor = time.monotonic(), time.process_time()
+
+    def as_dict(self) -> dict[str, float]:
+        now = {"seconds": time.monotonic() - self.wall, "processor_seconds": time.process_time() - self.processor}
+        return {what: round(spent, 2) for what, spent in now.items()}
+
+
+def _note_time(folder: Path, what: str, domain: str, images: int, began: Clock, **more: int) -> None:
+    append_line(folder / TIMES, {"what": what, "domain": domain, "images": images, **began.as_dict(), **more})
 
 
 def _about(spec: Spec, cell: Cell, model: Learner, data: Data) -> dict[str, Any]:

@@ -200,9 +200,9 @@ def _costs(finished: Sequence[Group]) -> Section:
         return Section("What it costs")
     text = [
         "trained: parameters in the largest training of a domain. stored: numbers after the last domain, the frozen "
-        "backbone aside, with their megabytes, kept images included. learning, answering: seconds over those of "
-        "fine-tuning in the same table, on whatever else the machine did; answering by the method's own way, images "
-        "prepared before."
+        "backbone aside, with their megabytes, kept images included. learning, answering: time over that of fine-tuning "
+        "in the same table, on a CPU the processor's, so that it does not matter what else it did; answering by the "
+        "method's own way, images prepared before."
     ]
     columns = ["method", "trained", "stored", "stored MB", "kept images", "learning", "answering"]
     return Section("What it costs", text, [Table(columns, rows)])
@@ -215,7 +215,10 @@ def _spent(group: Group, what: str) -> float | None:
         lines = [time for time in run.times if time["what"] == what]
         if not lines:
             return None
-        seconds = sum(time["seconds"] for time in lines)
+        key = "processor_seconds" if run.about["machine"]["device"] == "cpu" else "seconds"
+        if any(key not in time for time in lines):
+            return None
+        seconds = sum(time[key] for time in lines)
         found.append(seconds / sum(time["images"] for time in lines) if what == "answer" else seconds)
     return fmean(found)
 

@@ -659,3 +659,28 @@ def test_the_last_stages_have_label_smoothing_of_their_own(stream: DomainStream)
 def test_of_a_clip_the_images_side_alone_is_trained(method: type[FineTune | EWC], stream: DomainStream) -> None:
     found = learned(method(toy_clip_backbone(), **COMMON), *stream.domains[:2])
     assert not any("text" in name for name in found)
+
+
+def test_lucir_learns_a_domain_that_comes_again(stream: DomainStream) -> None:
+    model = LUCIR(toy_backbone(), **COMMON, memory={"images": 6, "choice": "herding"})
+    first, second = stream.domains[:2]
+    for domain in (first, second):
+        model.learn(domain)
+    before = model.network.head.weight.detach().clone()
+    model.learn(second)
+    mine = model.network.head.places([model.row(name, second.name) for name in second.classes])
+    assert not torch.equal(model.network.head.weight[mine], before[mine])
+
+
+def test_without_kept_images_a_loaded_model_goes_on_alike(stream: DomainStream) -> None:
+    def made() -> LUCIR:
+        return LUCIR(toy_backbone(), **COMMON, memory={"images": 0, "choice": "herding"})
+
+    one, other = made(), made()
+    one.learn(stream.domains[0])
+    other.load_state(one.state())
+    for model in (one, other):
+        model.learn(stream.domains[1])
+    ours, its = one.state().shared, other.state().shared
+    assert ours.keys() == its.keys()
+    assert all(torch.equal(ours[name], its[name]) for name in ours)

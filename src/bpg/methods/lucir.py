@@ -64,7 +64,7 @@ class LUCIR(Whole):
         new = {self.row(name, domain.name): name for name in domain.classes}
         head.imprint({row: own for row, own in self._means(network, domain, new).items() if row not in before})
         held = head.weight.detach().clone()
-        fixed = torch.tensor([self.expanded and row in before for row in rows], device=held.device)
+        fixed = torch.tensor([self.expanded and row not in new for row in rows], device=held.device)
         alike = _alike(rows).to(held.device)  # (rows, rows): of the same class
         together, old_domains = self.memory.joined(domain, self.row), self.memory.without(domain.name).seen
         keep = s.keep * math.sqrt(len(old_domains))

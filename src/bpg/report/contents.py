@@ -200,7 +200,7 @@ def _costs(finished: Sequence[Group]) -> Section:
         return Section("What it costs")
     text = [
         "trained: parameters in the largest training of a domain. stored: numbers after the last domain, the frozen "
-        "backbone aside, with their megabytes, kept images included. learning, answering: time over that of fine-tuning "
+        "backbone aside, with their megabytes, kept images included. learning, answering: time over fine-tuning's "
         "in the same table, on a CPU the processor's, so that it does not matter what else it did; answering by the "
         "method's own way, images prepared before."
     ]

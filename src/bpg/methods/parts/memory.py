@@ -124,7 +124,7 @@ class Memory:
         """The kept files, or where they are, as the store takes them."""
         files = [each.content if each.content is not None else each.path.encode() for each in self.kept]
         whole = torch.from_numpy(np.frombuffer(b"".join(files), dtype=np.uint8).copy())
-        return {"memory/files": whole, "memory/sizes": torch.tensor([len(file) for file in files])}
+        return {"memory/files": whole, "memory/sizes": torch.tensor([len(file) for file in files], dtype=torch.long)}
 
     def facts(self) -> dict[str, Any]:
         """What is known of them, as JSON."""

@@ -167,7 +167,7 @@ class Single(Learner):
     def state(self) -> State:
         shared = {f"network/{name}": tensor for name, tensor in self.network.state_dict().items()}
         facts: dict[str, Any] = {"classes": list(self.network.head.classes)}
-        if self.memory:
+        if self.memory.seen:
             shared |= self.memory.tensors()
             facts["memory"] = self.memory.facts()
         return self.make_state(shared=shared, facts=facts)

@@ -13,9 +13,8 @@ from bpg.data.domain import Domain, TestSet
 from bpg.data.images import ImageSet
 from bpg.experiments.manifest import find
 from bpg.experiments.spec import Cell, DataSpec, cells, read_spec
-from tests.conftest import ROOT
 
-CELLS = {cell.label: cell for cell in cells(read_spec(ROOT / "configs" / "emoji.toml", ["seeds=[0]"]))}
+CELLS = {cell.label: cell for cell in cells(read_spec("emoji", ["seeds=[0]"]))}
 STYLES = ("google", "openmoji-black")
 FEW = 6  # classes
 

@@ -13,7 +13,6 @@ from bpg import BPG
 from bpg.experiments.records import Run, read_runs
 from bpg.metrics import average_accuracy, forgetting
 from tests.command import document, done, model_files
-from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]  # about twelve minutes on two cores
 
@@ -32,7 +31,7 @@ def runs(deit_tiny_file: Path, pacs: Path, tmp_path_factory: pytest.TempPathFact
     """The runs of the config, by label."""
     out = tmp_path_factory.mktemp("pacs")
     places = {"BPG_DATA": str(pacs.parent), "BPG_WEIGHTS": str(deit_tiny_file.parent), "BPG_CACHE": str(out / "cache")}
-    done("run", ROOT / "configs" / "pacs-deit-tiny.toml", "--seed", 0, "--out", out, *SUBSET, **places)
+    done("run", "pacs-deit-tiny", "--seed", 0, "--out", out, *SUBSET, **places)
     return {run.label: run for run in read_runs([out])}
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bpg.experiments.spec import Cell, Spec, cells, read_spec
+from bpg.errors import WrongUse
+from bpg.experiments.spec import CONFIGS, Cell, Spec, cells, read_spec
 from bpg.registry import METHODS
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 BUDGETS = {"domainnet": 50 * 345, "cddb-hard": 50 * 2 * 5, "core50": 50 * 50}  # images in a rehearsal memory
 VARIANTS = {"bpg-clip": "bpg", "pina-clip": "pina", "soyo-clip": "soyo", "l2p-memory": "l2p"}  # of a method
 ON_CLIP = {"s_liprompts"} | {name for name in VARIANTS if name.endswith("-clip")}
@@ -87,3 +87,9 @@ def test_header_names_a_source_and_what_to_expect(path: Path) -> None:
     assert 0 < len(lines) <= MOST_LINES
     assert SOURCE.search(text)
     assert EXPECTED.search(text)
+
+
+def test_ships_under_a_name_and_a_near_one_is_told() -> None:
+    assert read_spec("domainnet/bpg") == read_spec(CONFIGS / "domainnet" / "bpg.toml")
+    with pytest.raises(WrongUse, match="domainnet/bpg ships with the package"):
+        read_spec("domainnet/bgp")

@@ -409,7 +409,12 @@ def methods(
 @verb
 def run(
     common: Common,
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file: data, backbone, methods, seeds.")],
+    config: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CONFIG", help="A TOML file: data, backbone, methods, seeds; or the name of one that ships."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Where the runs are kept.")] = Path("runs"),
     set_: Changes = None,
     strict: Strict = False,
@@ -421,9 +426,9 @@ def run(
 
     Examples:
 
-      bpg run configs/pacs-deit-tiny.toml
+      bpg run pacs-deit-tiny
 
-      bpg run configs/pacs-deit-tiny.toml --seed 0 --out trials
+      bpg run pacs-deit-tiny --seed 0 --out trials
 
       bpg run my.toml --set methods.bpg.r0=32
     """

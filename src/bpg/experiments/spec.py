@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from bpg.methods.parts.ways import MIXTURES, OWN, WAY_OPTIONS
 from bpg.mixture import FUSIONS
 from bpg.registry import DATASETS, METHODS, ROUTERS
 
+CONFIGS = Path(str(files("bpg").joinpath("configs")))
 FOLDER_NAME = r"^\w[\w .+=()-]*$"  # of an experiment and of a label: they name folders
 
 
@@ -113,26 +115,49 @@ class Cell:
         return first | dict(self.options) if is_routable(method) else {}
 
 
-def read_spec(file: str | Path, changes: Sequence[str] = ()) -> Spec:
-    """The spec in a TOML `file`, with `changes` of the form a.b=c on top of it."""
+def shipped(name: str | Path) -> Path:
+    """The settings file or the folder of them that ships under `name`, such as emoji or domainnet/bpg."""
+    place = CONFIGS / name
+    return place if place.is_dir() else place.with_name(f"{place.name}.toml")
+
+
+def read_document(file: str | Path, changes: Sequence[str] = ()) -> dict[str, Any]:
+    """What stands in a TOML `file`, or in the one that ships under that name, with `changes` of the form a.b=c."""
+    place = Path(file)
+    if not place.exists() and shipped(file).is_file():
+        place = shipped(file)
     try:
-        document = tomllib.loads(Path(file).read_text(encoding="utf-8-sig"))
+        document = tomllib.loads(place.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         came = getattr(error, "strerror", None) or str(error)
-        raise WrongUse(f"cannot read {file}", wanted="a TOML file", came=came, remedy="Check the path.") from error
+        names = sorted(path.relative_to(CONFIGS).with_suffix("").as_posix() for path in CONFIGS.rglob("*.toml"))
+        near = get_close_matches(str(file).removeprefix("configs/").removesuffix(".toml"), names, n=1)
+        remedy = f"Check the path; {near[0]} ships with the package." if near else "Check the path."
+        wanted = "a TOML file, or the name of one that ships"
+        raise WrongUse(f"cannot read {file}", wanted=wanted, came=came, remedy=remedy) from error
     except tomllib.TOMLDecodeError as error:
         raise WrongUse(
             f"{file} is no TOML", wanted="TOML", came=str(error), remedy="Correct the line it names."
         ) from error
     for change in changes:
         apply_change(document, change)
+    return document
+
+
+def read_spec(file: str | Path, changes: Sequence[str] = ()) -> Spec:
+    """The spec in a TOML `file`, or in the one that ships under that name, with `changes` on top of it."""
+    return spec_of(read_document(file, changes), str(file))
+
+
+def spec_of(document: dict[str, Any], origin: str) -> Spec:
+    """The spec that a document says; `origin` is what it is called where it is wrong."""
     found = faults(Spec, document) + _benchmark_faults(document.get("data")) + _method_faults(document.get("methods"))
     seeds = document.get("seeds")
     if isinstance(seeds, list) and any(seeds.count(seed) > 1 for seed in seeds):
         found.append(f"seeds: {seeds} names one twice")
     if found:
         raise faulty(
-            f"{len(found)} wrong setting{'s' if len(found) > 1 else ''} in {file}",
+            f"{len(found)} wrong setting{'s' if len(found) > 1 else ''} in {origin}",
             found,
             wanted=", ".join(Spec.__dataclass_fields__),
         )

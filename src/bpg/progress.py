@@ -21,6 +21,18 @@ class Progress:
     activity: str = "training"
 
 
+class Clock:
+    """Since when something is done: by the wall, and in what this process has computed, whatever others did."""
+
+    def __init__(self) -> None:
+        self.wall, self.processor = time.monotonic(), time.process_time()
+
+    def as_dict(self) -> dict[str, float]:
+        """What has passed since then."""
+        now = {"seconds": time.monotonic() - self.wall, "processor_seconds": time.process_time() - self.processor}
+        return {what: round(spent, 2) for what, spent in now.items()}
+
+
 def counted(show: Callable[[Progress], None], activity: str) -> Callable[[int, int], None]:
     """`show` for work that only counts images: to be called with those done and their number."""
     began = time.monotonic()

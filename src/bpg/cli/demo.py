@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import fill
 
 from bpg.cli.app import Common
-from bpg.cli.experiments import backbone_of, rows_of
+from bpg.cli.experiments import rows_of
 from bpg.cli.images import check_place, tell_unreadable
 from bpg.cli.tables import print_json
 from bpg.data.benchmarks.emoji import STYLES
@@ -21,6 +21,7 @@ from bpg.experiments.plan import Planned, plan
 from bpg.experiments.records import Run
 from bpg.experiments.runner import Show, run_cell
 from bpg.experiments.spec import Spec, cells, read_spec
+from bpg.experiments.workshop import backbone_of
 from bpg.methods.bpg import BPG
 from bpg.metrics import average_accuracy, forgetting_since_learned
 from bpg.report.blocks import Page, Section

@@ -7,17 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bpg.backbones.backbone import Backbone
-from bpg.backbones.weights import load_backbone
 from bpg.cli.app import Common
 from bpg.cli.images import check_place, tell_left_out, tell_unreadable
 from bpg.cli.tables import print_json, print_table
-from bpg.data.protocols import PROTOCOLS
 from bpg.data.verify import sizes_off
 from bpg.experiments.manifest import find, prepare
 from bpg.experiments.records import Run, read_runs
 from bpg.experiments.runner import run_cell
-from bpg.experiments.spec import Spec, cells, read_spec
+from bpg.experiments.spec import cells, read_spec
+from bpg.experiments.workshop import backbone_of
 from bpg.metrics import average_accuracy, forgetting, mean_accuracy
 from bpg.registry import DATASETS
 from bpg.report.contents import contents
@@ -55,24 +53,6 @@ def run_spec(common: Common, config: Path, out: Path, changes: list[str]) -> Non
     else:
         print_table(rows, columns=("label", "seed", "way", "A_T", "mean", "F_T"))
         common.say(f"bpg report {out / spec.name} makes a page of it.")
-
-
-def backbone_of(spec: Spec, device: Any) -> Backbone:
-    """The backbone that a spec names."""
-    b = spec.backbone
-    backbone = load_backbone(
-        b.source,
-        architecture=b.architecture,
-        image_size=b.image_size,
-        precision=b.precision,
-        revision=b.revision,
-        device=device,
-    )
-    if spec.data.protocol is not None:
-        backbone.preprocessing = PROTOCOLS[spec.data.protocol].pixels(
-            backbone.preprocessing, clip=backbone.text is not None
-        )
-    return backbone
 
 
 def rows_of(run: Run) -> list[dict[str, Any]]:

@@ -460,6 +460,86 @@ def report(
     write_report(common, runs, out, images=images, data=data)
 
 
+@verb
+def reproduce(
+    common: Common,
+    items: Annotated[
+        list[str], typer.Argument(metavar="ITEM...", help="Tables and figures by name; all; or list, which tells them.")
+    ],
+    scale: Annotated[str, typer.Option(help="paper, small or demo: which data and settings; or a TOML file.")] = "demo",
+    out: Annotated[Path | None, typer.Option(help="Where tables and figures go.  [default: reproduced/SCALE]")] = None,
+    runs: Annotated[Path, typer.Option(help="Where the runs are kept; finished ones are not run again.")] = Path(
+        "runs"
+    ),
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Say what would run and what it would take; run nothing.")
+    ] = False,
+    only: Annotated[str | None, typer.Option(metavar="PATTERN", help="Only jobs whose title fits.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many runs, spread over the grid.")] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray: tasks of a Ray cluster.")] = "local",
+    processes: Annotated[int, typer.Option(min=1, max=256, help="Jobs at a time on this machine.")] = 1,
+    split: Annotated[
+        bool, typer.Option("--split", help="Learn the domains of isolated methods apart, then merge: the same bytes.")
+    ] = False,
+    cpus: Annotated[float, typer.Option(min=0, help="Cores of a Ray worker for a job.")] = 1.0,
+    gpus: Annotated[float, typer.Option(min=0, help="GPUs of a Ray worker for a job.")] = 0.0,
+    track: Annotated[Path | None, typer.Option(help="Write TensorBoard's logs there, too.")] = None,
+) -> None:
+    """Make the tables and figures of the paper from runs of our own, at one of three scales.
+
+    Runs that are finished are not run again; killed, the same command goes on where it was. Data is looked for in
+    $BPG_DATA, weights in $BPG_WEIGHTS.
+
+    Examples:
+
+      bpg reproduce list
+
+      bpg reproduce parameters
+
+      bpg reproduce weighting --scale demo --limit 1
+
+      bpg reproduce all --scale paper --plan
+    """
+    from bpg.cli.reproduction import reproduce_verb
+
+    reproduce_verb(
+        common,
+        items,
+        scale=scale,
+        out=out,
+        runs=runs,
+        plan=plan,
+        only=only,
+        limit=limit,
+        engine=engine,
+        split=split,
+        processes=processes,
+        cpus=cpus,
+        gpus=gpus,
+        track=track,
+    )
+
+
+@verb
+def status(
+    common: Common,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder that `bpg reproduce` writes to.")] = Path(
+        "reproduced/demo"
+    ),
+    runs: Annotated[Path, typer.Option(help="Where the runs are kept.")] = Path("runs"),
+    processes: Annotated[int, typer.Option(min=1, max=4096, help="How many jobs are done at a time.")] = 1,
+) -> None:
+    """Say how a grid stands: jobs done, running, failed with the reason, and how long the rest may take.
+
+    Examples:
+
+      bpg status reproduced/demo
+    """
+    from bpg.cli.reproduction import show_status
+
+    show_status(common, out, runs, processes=processes)
+
+
 @register(data, "list")
 def list_benchmarks(common: Common) -> None:
     """List the benchmarks that are known by name: what they are, how they are licensed, where to get them.

@@ -10,6 +10,7 @@ from typing import Any
 from bpg.data.domain import TestSet
 from bpg.methods.base import Learner, Routable, prepared, usual_of
 from bpg.methods.parts.ways import MIXTURES, ORACLE, OWN, Way
+from bpg.mixture import Fusion
 from bpg.progress import Progress, counted
 from bpg.types import Prediction
 
@@ -61,14 +62,18 @@ class Tally:
         }
 
 
-def ways_of(model: Learner) -> dict[str, Way]:
-    """The ways a model is measured in, its own first: where it has experts to choose from, all of STANDARD."""
+def ways_of(model: Learner, more: Sequence[Fusion] = ()) -> dict[str, Way]:
+    """The ways a model is measured in, its own first: where it has experts to choose from, all of STANDARD.
+
+    `more` are fusions of all that the paper's router lets through, each under its own name.
+    """
     if not isinstance(model, Routable):
         return {OWN: Way(OWN)}  # it has nothing to choose from
     same = [name for name, way in STANDARD.items() if way == model.way]
     first = {same[0] if same else str(model.way): model.way}
     own = {OWN: Way(OWN)} if usual_of(type(model)) == OWN else {}
-    return first | own | {name: way for name, way in STANDARD.items() if name not in first}
+    usual = {name: way for name, way in STANDARD.items() if name not in first}
+    return first | own | usual | {name: Way("soft", name) for name in more}
 
 
 def own_way(model: Learner) -> dict[str, Way]:

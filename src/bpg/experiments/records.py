@@ -6,7 +6,8 @@ RUNS/NAME/LABEL-seedN-DIGEST/
   curves.jsonl    a line for each training step: domain, step, loss
   times.jsonl     a line for each piece of work: images, seconds by the wall and of the processor, parameters trained
   portrait.json   of a model that routes, when it is finished: some answers, and a map of its domains
-  model/          the model; scratch/ while it learns
+  maps.json       where it was asked for: what the frozen backbone and each expert make of the test images
+  model/          the model; scratch/ while it learns; parts/ with domains that were learned apart
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from bpg.errors import ModelError, WrongUse
 from bpg.metrics import Counts
 
 ABOUT, RECORDS, CURVES, TIMES = "run.json", "records.jsonl", "curves.jsonl", "times.jsonl"
-PORTRAIT = "portrait.json"
+PORTRAIT, MAPS, PARTS = "portrait.json", "maps.json", "parts"
 FORMAT = 1
 
 
@@ -95,7 +96,7 @@ class Run:
     def curves(self) -> dict[str, list[tuple[int, float]]]:
         """(step, loss) of each domain. Steps that were done twice, before and after an interruption, count once."""
         found: dict[str, dict[int, float]] = {}
-        for line in _lines(self.folder / CURVES):
+        for line in lines(self.folder / CURVES):
             found.setdefault(line["domain"], {})[line["step"]] = line["loss"]
         return {domain: sorted(steps.items()) for domain, steps in found.items()}
 
@@ -113,8 +114,14 @@ class Run:
         return found
 
     @cached_property
+    def maps(self) -> Mapping[str, Any] | None:
+        """What `bpg.experiments.maps` drew, where it was asked to."""
+        file = self.folder / MAPS
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+    @cached_property
     def times(self) -> list[dict[str, Any]]:
-        return list(_lines(self.folder / TIMES))
+        return list(lines(self.folder / TIMES))
 
 
 def _check_portrait(found: Mapping[str, Any]) -> None:
@@ -134,7 +141,7 @@ def read_run(folder: Path) -> Run:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         if about["format"] != FORMAT:
             raise ValueError(f"format {about['format']}, where {FORMAT} is known")
-        run = Run(folder, about, tuple(_lines(folder / RECORDS)))
+        run = Run(folder, about, tuple(lines(folder / RECORDS)))
         stages = [record["stage"] for record in run.records]
         if stages != list(range(1, len(stages) + 1)) or len(stages) > len(run.order):
             raise ValueError(f"records of the stages {stages} of {len(run.order)}")
@@ -200,7 +207,8 @@ def replace_text(file: Path, text: str) -> None:
     part.replace(file)
 
 
-def _lines(file: Path) -> Iterable[dict[str, Any]]:
+def lines(file: Path) -> Iterable[dict[str, Any]]:
+    """What stands in a file of lines, but for what a kill has cut."""
     if not file.is_file():
         return
     for line in file.read_bytes().split(b"\n"):

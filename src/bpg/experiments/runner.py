@@ -7,9 +7,9 @@ import json
 import os
 import platform
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,23 @@ import bpg
 from bpg.backbones.backbone import Backbone
 from bpg.compute import wait_for_devices
 from bpg.data.domain import Domain, DomainStream, TestSet
-from bpg.errors import ModelError
+from bpg.errors import ModelError, WrongUse
 from bpg.experiments.evaluation import evaluate, ways_of
 from bpg.experiments.manifest import Data, identity_of
+from bpg.experiments.maps import maps_of
 from bpg.experiments.portrait import portrait
 from bpg.experiments.records import (
     ABOUT,
     CURVES,
     FORMAT,
+    MAPS,
+    PARTS,
     PORTRAIT,
     RECORDS,
     TIMES,
     Run,
     append_line,
+    lines,
     read_run,
     write_json,
     write_lines,
@@ -39,7 +43,7 @@ from bpg.experiments.records import (
 from bpg.experiments.spec import Cell, Spec
 from bpg.methods.base import Isolated, Learner, Routable, prepared
 from bpg.methods.parts.identity import SAME, as_json, identity
-from bpg.progress import Progress
+from bpg.progress import Clock, Progress
 from bpg.store import digest_of, history
 from bpg.training import once
 
@@ -57,30 +61,25 @@ def run_cell(
     *,
     bar: Bar,
     after: Callable[[Run], None] | None = None,
+    maps: bool = False,
     checkpoint_seconds: float = 10.0,
 ) -> Run:
     """Learn and test one domain after another, and leave the records in a directory below `out`.
 
-    `after` is told the run as it stands when a domain is learned and tested.
+    `after` is told the run as it stands when a domain is learned and tested. With `maps`, what the experts make of
+    the test images is drawn, too. A domain that `learn_part` has learned apart is merged in, to the same bytes.
     """
-    model = cell.build(backbone, allow_new_classes=True, checkpoint_seconds=checkpoint_seconds)
-    about = _about(spec, cell, model, data)
-    folder = out / spec.name / f"{cell.label}-seed{cell.seed}-{about['digest'][:12]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / ABOUT).is_file():
-        once(lambda: write_json(folder / ABOUT, about), lambda: None)
+    options = {"allow_new_classes": True, "checkpoint_seconds": checkpoint_seconds}
+    model = cell.build(backbone, **options)
+    folder = folder_of(spec, cell, model, data, out)
     run = read_run(folder)
-    if run.finished:
-        return run
     learned = _learned(folder / "model", run.order)
     if learned:
-        model = type(model).load(
-            folder / "model",
-            backbone=backbone,
-            allow_new_classes=True,
-            checkpoint_seconds=checkpoint_seconds,
-            **cell.answering(type(model)),
-        )
+        model = type(model).load(folder / "model", backbone=backbone, **options, **cell.answering(type(model)))
+    if run.finished:
+        if maps and not (folder / MAPS).is_file():
+            once(lambda: _map(model, learned, data, folder), lambda: None)
+        return run
     model.scratch = folder / "scratch"
     if len(run.records) < learned - 1:
         raise ModelError(
@@ -93,17 +92,92 @@ def run_cell(
     for stage, domain in enumerate(data.stream.domains, start=1):
         with bar(f"{cell.title}: {domain.name}") as show:
             if stage > learned:
-                _learn(model, domain, folder, show)
+                part = folder / PARTS / str(stage)
+                if (part / "model" / "model.json").is_file():
+                    _take_in(model, part, folder)
+                else:
+                    _learn(model, domain, folder, show)
                 model.save(folder / "model", event=f"learned {domain.name}")
             if stage > len(records):
-                records.append(_test(spec, model, data.stream, stage, folder, show))
+                records.append(_test(spec, cell, model, data.stream, stage, folder, show))
                 if stage == len(data.stream.domains):  # before the last record, which says that the run is finished
                     once(lambda: _draw(model, data, folder), lambda: None)
+                    if maps:
+                        once(partial(_map, model, stage, data, folder), lambda: None)
                 once(lambda: write_lines(folder / RECORDS, records), lambda: None)
         if after is not None:
             after(read_run(folder))
-    shutil.rmtree(folder / "scratch", ignore_errors=True)
+    for left in ("scratch", PARTS):
+        shutil.rmtree(folder / left, ignore_errors=True)
     return read_run(folder)
+
+
+def learn_part(
+    spec: Spec,
+    cell: Cell,
+    backbone: Backbone,
+    data: Data,
+    out: Path,
+    *,
+    stage: int,
+    bar: Bar,
+    checkpoint_seconds: float = 10.0,
+) -> Path:
+    """Learn the domain of one stage by itself, for `run_cell` to merge: experts of isolated methods are independent.
+
+    Several processes can do this at once, each for another stage of the same run.
+    """
+    model = cell.build(backbone, allow_new_classes=True, checkpoint_seconds=checkpoint_seconds)
+    if not isinstance(model, Isolated):
+        raise WrongUse(
+            f"domains of {cell.method} cannot be learned apart",
+            wanted="a method whose domains are isolated",
+            came=cell.method,
+            remedy="Run the whole stream in one piece.",
+        )
+    folder = folder_of(spec, cell, model, data, out)
+    part = folder / PARTS / str(stage)
+    domain = data.stream.domains[stage - 1]
+    if read_run(folder).finished or (part / "model" / "model.json").is_file():
+        return part
+    for file in (CURVES, TIMES):
+        (part / file).unlink(missing_ok=True)  # of a process that was killed before it had saved
+    part.mkdir(parents=True, exist_ok=True)
+    model.scratch = part / "scratch"
+    with bar(f"{cell.title}: {domain.name}") as show:
+        _learn(model, domain, part, show)
+    model.save(part / "model", event=f"learned {domain.name}")
+    return part
+
+
+def folder_of(spec: Spec, cell: Cell, model: Learner, data: Data, out: Path) -> Path:
+    """The directory of a run, which says what it is of."""
+    about = _about(spec, cell, model, data)
+    folder = out / spec.name / f"{cell.label}-seed{cell.seed}-{about['digest'][:12]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / ABOUT).is_file():
+        once(lambda: write_json(folder / ABOUT, about), lambda: None)
+    return folder
+
+
+def _take_in(model: Learner, part: Path, folder: Path) -> None:
+    """Merge the domain that was learned apart in `part`."""
+    assert isinstance(model, Isolated)  # or nobody would have learned it apart
+    model.merge(type(model).load(part / "model", backbone=model.backbone, allow_new_classes=True))
+    for file in (CURVES, TIMES):
+        for line in lines(part / file):
+            append_line(folder / file, line)
+
+
+def _map(model: Learner, learned: int, data: Data, folder: Path) -> None:
+    if learned < len(data.stream.domains):
+        raise ModelError(
+            f"{folder} has no model to draw",
+            wanted="the finished model beside its records",
+            came=f"a model of {learned} domains" if learned else "records alone",
+            remedy="Remove the folder to run it again.",
+        )
+    write_json(folder / MAPS, maps_of(model, data.stream.tests, data.root))
 
 
 def _learn(model: Learner, domain: Domain, folder: Path, show: Show) -> None:
@@ -114,16 +188,19 @@ def _learn(model: Learner, domain: Domain, folder: Path, show: Show) -> None:
             append_line(folder / CURVES, line)
 
     began = Clock()
-    model.progress, model.trained_numbers = tell, 0
+    model.progress, model.trained_numbers, model.spent = tell, 0, {}
     model.learn(domain)
-    _note_time(folder, "learn", domain.name, len(domain.train), began, trained=model.trained_numbers)
+    more = {"trained": model.trained_numbers, "of_it": model.spent}
+    _note_time(folder, "learn", domain.name, len(domain.train), began, **more)
 
 
-def _test(spec: Spec, model: Learner, stream: DomainStream, stage: int, folder: Path, show: Show) -> dict[str, Any]:
+def _test(
+    spec: Spec, cell: Cell, model: Learner, stream: DomainStream, stage: int, folder: Path, show: Show
+) -> dict[str, Any]:
     began = Clock()
     known = {domain.name for domain in stream.domains[:stage]}
     tests = [test for test in stream.tests if spec.unseen or test.domain is None or test.domain in known]
-    tallies = evaluate(model, tests, ways=ways_of(model), progress=show)
+    tallies = evaluate(model, tests, ways=ways_of(model, cell.ways), progress=show)
     learned = stream.domains[stage - 1].name
     _note_time(folder, "test", learned, sum(len(test.images) for test in tests), began)
     state = model.state()
@@ -187,18 +264,7 @@ def _learned(folder: Path, order: list[str]) -> int:
     return order.index(event.removeprefix("learned ")) + 1
 
 
-class Clock:
-    """Since when something is done: by the wall, and in what this process has computed, whatever others did."""
-
-    def __init__(self) -> None:
-        self.wall, self.processor = time.monotonic(), time.process_time()
-
-    def as_dict(self) -> dict[str, float]:
-        now = {"seconds": time.monotonic() - self.wall, "processor_seconds": time.process_time() - self.processor}
-        return {what: round(spent, 2) for what, spent in now.items()}
-
-
-def _note_time(folder: Path, what: str, domain: str, images: int, began: Clock, **more: int) -> None:
+def _note_time(folder: Path, what: str, domain: str, images: int, began: Clock, **more: Any) -> None:
     append_line(folder / TIMES, {"what": what, "domain": domain, "images": images, **began.as_dict(), **more})
 
 
@@ -215,6 +281,8 @@ def _about(spec: Spec, cell: Cell, model: Learner, data: Data) -> dict[str, Any]
     }
     if data.manifest["protocol"] is not None:
         own |= {"protocol": data.manifest["protocol"]}
+    if cell.ways:
+        own |= {"ways": list(cell.ways)}
     backbone = identity(model.backbone, model.weights)
     key = own | {
         "data": identity_of(data),

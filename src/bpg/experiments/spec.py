@@ -96,6 +96,7 @@ class Cell:
     seed: int
     values: Mapping[str, Any]  # settings of the method, but for the seed
     options: Mapping[str, Any]  # of a routable method: how it answers, no part of what it learns
+    ways: tuple[str, ...] = ()  # fusions under which a routable method is measured besides the usual ways
 
     @property
     def title(self) -> str:
@@ -169,7 +170,7 @@ def cells(spec: Spec) -> list[Cell]:
     made = []
     for seed in spec.seeds:
         for label, table in spec.methods.items():
-            values = {key: value for key, value in table.items() if key not in (*WAY_OPTIONS, "method")}
+            values = {key: value for key, value in table.items() if key not in (*WAY_OPTIONS, "method", "ways")}
             options = {key: table[key] for key in WAY_OPTIONS if key in table}
             if spec.data.protocol is not None and "augmentation" not in values:
                 fields = METHODS[table.get("method", label)].Settings.__dataclass_fields__
@@ -178,7 +179,7 @@ def cells(spec: Spec) -> list[Cell]:
                     if "augmentation" in fields
                     else {}
                 )
-            made.append(Cell(label, table.get("method", label), seed, values, options))
+            made.append(Cell(label, table.get("method", label), seed, values, options, tuple(table.get("ways", ()))))
     return made
 
 
@@ -254,6 +255,9 @@ def _faults_of(label: str, table: object) -> list[str]:
         found.append(f"{where}.seed: seeds stand at the top, for all methods")
         del values["seed"]
     if is_routable(method):
+        ways = values.pop("ways", [])
+        if not isinstance(ways, list) or not set(ways) <= set(FUSIONS):
+            found.append(f"{where}.ways: a list of {', '.join(FUSIONS)} is wanted, {ways!r} came")
         for key, names in (
             ("mixture", MIXTURES),
             ("router", ROUTERS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
@@ -24,7 +25,7 @@ from bpg.data.transforms import Preprocessing
 from bpg.errors import ModelError, UnknownName, WeightsNotFound, WrongUse
 from bpg.methods.parts.identity import as_json, check_backbone, identity
 from bpg.methods.parts.ways import Way
-from bpg.progress import Progress, counted
+from bpg.progress import Clock, Progress, counted
 from bpg.registry import METHODS
 from bpg.store import Learned, State, digest_of, load_state, method_of, save_state
 from bpg.training import Batched, Loss, Optimisation, Resume, fit, once
@@ -50,6 +51,7 @@ class Learner(Protocol):
     checkpoint_seconds: float  # of work between two checkpoints: what a kill loses at most
     progress: Callable[[Progress], None] | None
     trained_numbers: int  # parameters that were trained at once, at most, since somebody set it to 0
+    spent: dict[str, dict[str, float]]  # seconds by activity, since somebody emptied it
     _stored: dict[Path, str]
     _checkpoints: list[Path]
 
@@ -71,6 +73,7 @@ class Learner(Protocol):
         self.checkpoint_seconds = checkpoint_seconds
         self.progress = progress
         self.trained_numbers = 0
+        self.spent = {}
         self._stored: dict[Path, str] = {}  # the digests of what this model was loaded from and saved to
         self._checkpoints: list[Path] = []
         self.begin()
@@ -206,17 +209,18 @@ class Learner(Protocol):
         if vit is not None:
             vit.recompute = optimisation.recompute
         try:
-            fit(
-                module,
-                loss,
-                batches,
-                optimisation,
-                device=self.backbone.device,
-                resume=resume,
-                progress=None if tell is None else lambda now: tell(replace(now, activity=activity)),
-                scaled=self.backbone.precision == "float16",
-                after=after,
-            )
+            with self.timed(activity):
+                fit(
+                    module,
+                    loss,
+                    batches,
+                    optimisation,
+                    device=self.backbone.device,
+                    resume=resume,
+                    progress=None if tell is None else lambda now: tell(replace(now, activity=activity)),
+                    scaled=self.backbone.precision == "float16",
+                    after=after,
+                )
         finally:
             if vit is not None:
                 vit.recompute = False
@@ -224,7 +228,16 @@ class Learner(Protocol):
     def survey(self, domain: Domain, probes: Sequence[Probe] = (FINISHED,)) -> Survey:
         """One pass over the domain's training images, with progress told."""
         tell = counted(self.progress, "survey") if self.progress is not None else None
-        return survey(self.backbone, domain.train, probes=probes, progress=tell)
+        with self.timed("survey"):
+            return survey(self.backbone, domain.train, probes=probes, progress=tell)
+
+    @contextmanager
+    def timed(self, activity: str) -> Iterator[None]:
+        """Note how long what is done inside takes."""
+        began = Clock()
+        yield
+        before = self.spent.get(activity, {})
+        self.spent[activity] = {what: round(s + before.get(what, 0.0), 2) for what, s in began.as_dict().items()}
 
     def resume(self, domain: Domain, *more: str | int) -> Resume | None:
         """Where training on `domain` keeps its state; `more` is what it depends on besides settings and images."""

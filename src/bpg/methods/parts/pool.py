@@ -307,7 +307,8 @@ class Pooled(Routable, Protocol):
         """Where a surveyed domain lies, at every depth that can be routed at."""
         s = self.settings
         seed = seed_of(s.seed, domain.name, "prototypes")
-        return {probe: located(features, k=s.k, seed=seed) for probe, features in found.features.items()}
+        with self.timed("prototypes"):
+            return {probe: located(features, k=s.k, seed=seed) for probe, features in found.features.items()}
 
     @property
     def domains(self) -> tuple[str, ...]:

@@ -1,0 +1,370 @@
+"""What `bpg reproduce` and `bpg status` do and print."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bpg.bench.answering import latency
+from bpg.bench.mixtures import random_backbone
+from bpg.bench.timing import seconds
+from bpg.cli.app import Common
+from bpg.cli.images import check_place
+from bpg.cli.tables import print_json, print_table
+from bpg.errors import WrongUse, unknown_name
+from bpg.experiments.cost import GPUS, UTILISATION, forward_operations, kept_bytes, passes_of, sizes_of
+from bpg.experiments.engines import ENGINES, Means, check_failures
+from bpg.experiments.grid import Grid, Standing, parts_of
+from bpg.experiments.paper import ITEMS, Item, Setup, jobs_of
+from bpg.experiments.readiness import missing
+from bpg.experiments.records import write_json
+from bpg.experiments.scale import Job, read_scale, streams_of
+from bpg.experiments.workshop import read_survey
+from bpg.experts.expert import Expert, ExpertSettings
+from bpg.randomness import generator_of
+from bpg.report.reproduction import Results, write_reproduction
+
+ALL, LATENCY = "all", "latency.json"
+FORWARDS = 8  # images that are timed for a plan
+
+
+def setup_of(scale: str, grid: Grid, runs: Path) -> Setup:
+    """What items are made from, with what was surveyed so far."""
+    found = read_scale(scale)
+
+    def surveyed(job: Job) -> dict[str, Any] | None:
+        folder = grid.result(job, runs)
+        return read_survey(folder) if folder is not None else None
+
+    return Setup(found, streams_of(found), surveyed)
+
+
+def items_of(names: Sequence[str]) -> list[Item]:
+    """The items that are asked for."""
+    for name in names:
+        if name != ALL and name not in ITEMS:
+            raise unknown_name("table or figure", name, [*ITEMS, ALL])
+    return [item for item in ITEMS.values() if ALL in names or item.name in names]
+
+
+def chosen(jobs: Sequence[Job], only: str | None, limit: int | None) -> list[Job]:
+    """The jobs whose title `only` fits, and of these at most `limit` runs, evenly over the grid."""
+    try:
+        fits = re.compile(only or "", re.IGNORECASE)
+    except re.error as error:
+        raise WrongUse(
+            "--only cannot be understood",
+            wanted="a regular expression, such as 'lora|r64'",
+            came=f"{only!r}: {error}",
+            remedy="Put a backslash before signs that stand for themselves.",
+        ) from error
+    left = [job for job in jobs if job.kind == "survey" or fits.search(job.title)]
+    runs = [job for job in left if job.kind == "run"]
+    if limit is not None and len(runs) > limit:
+        taken = {runs[index * len(runs) // limit].key for index in range(limit)}
+        left = [job for job in left if job.kind != "run" or job.key in taken]
+    return left
+
+
+def reproduce_verb(
+    common: Common,
+    names: Sequence[str],
+    *,
+    scale: str,
+    out: Path | None,
+    runs: Path,
+    plan: bool,
+    only: str | None,
+    limit: int | None,
+    engine: str,
+    split: bool,
+    **means: Any,
+) -> None:
+    """List, plan or make the items."""
+    read_scale(scale)  # a typo is told before anything else
+    if engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
+    place = out or Path("reproduced") / Path(scale).stem
+    if list(names) == ["list"]:
+        list_items(common, scale, place, runs)
+    elif plan:
+        plan_items(common, names, scale=scale, out=place, runs=runs, only=only, limit=limit)
+    else:
+        with_all = Means(device=common.device, threads=common.threads, quiet=common.quiet, **means)
+        reproduce_items(
+            common,
+            names,
+            scale=scale,
+            out=place,
+            runs=runs,
+            engine=engine,
+            means=with_all,
+            only=only,
+            limit=limit,
+            split=split,
+        )
+
+
+def reproduce_items(
+    common: Common,
+    names: Sequence[str],
+    *,
+    scale: str,
+    out: Path,
+    runs: Path,
+    engine: str,
+    means: Means,
+    only: str | None,
+    limit: int | None,
+    split: bool,
+) -> None:
+    """Do the runs that the items need, as far as they are not done, and write the tables and figures."""
+    items = items_of(names)
+    for place, what in ((runs, "runs"), (out, "tables and figures")):
+        check_place(place, what)
+    grid, session, began = Grid(out), uuid.uuid4().hex, time.monotonic()
+    told: list[str] = []
+    while True:  # what surveys find may ask for more
+        setup = setup_of(scale, grid, runs)
+        wanted = jobs_of(items, setup)
+        jobs = chosen(wanted, only, limit)
+        lacking = {job.key: reason for job in jobs if (reason := missing(job)) is not None}
+        for reason in dict.fromkeys(lacking.values()):
+            if reason not in told:
+                told.append(reason)
+                common.say(f"note: {reason}: {_some([j for j in jobs if lacking.get(j.key) == reason])} left out")
+        ready = [job for job in jobs if job.key not in lacking]
+        new = [job for job in ready if grid.result(job, runs) is None]
+        failed = {job.key for job in new if grid.note(job).get("session") == session}
+        if split:
+            shop = means.workshop(runs)
+            for job in list(new):
+                if job.kind == "run":
+                    ready += parts_of(job, len(shop.data(job.spec()[0]).stream.domains))
+        grid.write(ready)
+        if not [job for job in new if job.key not in failed]:
+            break
+        common.say(f"{len(ready) - len(new)} of {len(ready)} jobs are done; `bpg status {out}` watches the rest.")
+        try:
+            ENGINES[engine](out, runs, ready, means, session=session, tell=lambda now: _say(common, now))
+        except KeyboardInterrupt:
+            common.say("The same command goes on from here.")
+            raise
+        if not any(job.kind == "survey" for job in new):
+            break
+    standings = [grid.standing(job, runs) for job in grid.jobs()]
+    results = Results(
+        setup_of(scale, grid, runs),
+        {s.job.key: s.run for s in standings if s.run is not None},
+        lacking,
+        whole=scale == "paper",
+    )
+    if any(item.name == "latency" for item in items):
+        results.latency = latency_of(results, means, out)
+    files = write_reproduction(items, scale, results, out)
+    if common.json:
+        print_json({"files": [str(file) for file in files], "jobs": dict(Counter(s.state for s in standings))})
+    else:
+        for file in files:
+            print(file)
+    common.say(f"{len(items)} tables and figures from {len(standings)} jobs in {_long(time.monotonic() - began)}.")
+    check_failures(standings)
+
+
+def latency_of(results: Results, means: Means, out: Path) -> dict[str, Any] | None:
+    """How long answers take with experts of the stream's ranks; measured once and kept."""
+    file = out / LATENCY
+    if file.is_file():
+        kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return kept
+    job = results.setup.first.survey(results.setup.scale.seeds[0])
+    found = results.survey(job)
+    if found is None:
+        return None
+    backbone = means.workshop(out).backbone(job.spec()[0])
+    ranks = [domain["rank"] for domain in found["domains"]]
+    group = results.of(results.setup.first, "bpg")
+    experts = experts_per_image(group.first.last("soft")) if group is not None else 2.0
+    made = latency(backbone, ranks, experts=experts)
+    write_json(file, made)
+    return made
+
+
+def experts_per_image(tests: Sequence[Mapping[str, Any]]) -> float:
+    """How many spoke for a test image on average."""
+    counts = [(int(number), images) for test in tests for number, images in test["experts"].items()]
+    return sum(number * images for number, images in counts) / max(1, sum(images for _, images in counts))
+
+
+def list_items(common: Common, scale: str, out: Path, runs: Path) -> None:
+    """Each item with what it needs and what of it is there."""
+    grid = Grid(out)
+    setup = setup_of(scale, grid, runs)
+    rows = []
+    for item in ITEMS.values():
+        jobs = jobs_of([item], setup)
+        lacks = {job.key: reason for job in jobs if (reason := missing(job)) is not None}
+        done = sum(grid.result(job, runs) is not None for job in jobs)
+        needs = sorted({f"{_data_name(job)} + {job.document['backbone']['source']}" for job in jobs})
+        work = [(job, passes_of(job, sizes_of(job.spec()[0]))) for job in jobs]
+        rows.append(
+            {
+                "item": item.name,
+                "kind": item.kind,
+                "title": item.title,
+                "needs": "nothing" if item.analytic else "; ".join(needs) or "nothing at this scale",
+                "jobs": len(jobs),
+                "done": done,
+                "million passes": sum(passes for _, passes in work) / 1e6,
+                "lacks": "; ".join(dict.fromkeys(lacks.values())),
+            }
+        )
+    if common.json:
+        print_json(rows)
+        return
+    print_table(rows, columns=("item", "kind", "jobs", "done", "million passes", "needs", "lacks"))
+    common.say(
+        f"Scale {scale}: {setup.scale.note} A pass is one image through the plain backbone; --plan makes hours of it."
+    )
+
+
+def _data_name(job: Job) -> str:
+    data = job.document["data"]
+    return str(data.get("benchmark") or data.get("root"))
+
+
+def plan_items(
+    common: Common, names: Sequence[str], *, scale: str, out: Path, runs: Path, only: str | None, limit: int | None
+) -> None:
+    """What the items would take on this machine and on some GPUs; nothing is run but a few forward passes."""
+    grid = Grid(out)
+    setup = setup_of(scale, grid, runs)
+    jobs = chosen(jobs_of(items_of(names), setup), only, limit)
+    device = common.use_machine()
+    rows = []
+    for (data, source), members in _by_backbone(jobs).items():
+        open_jobs = [job for job in members if grid.result(job, runs) is None]
+        rows.append(planned(data, source, members, open_jobs, device))
+    if common.json:
+        print_json({"scale": scale, "streams": rows, "utilisation": UTILISATION})
+        return
+    columns = (
+        "data",
+        "backbone",
+        "jobs",
+        "done",
+        "million passes",
+        "hours here",
+        *(f"h {gpu.name}" for gpu in GPUS[:3]),
+    )
+    print_table([{**row, **{f"h {g}": h for g, h in row["gpu_hours"].items()}} for row in rows], columns=columns)
+    memory = ("data", "backbone", "MB an image", "batch", "GB to train", "GB on disk", "lacks")
+    print_table(rows, columns=memory)
+    hours = sum(row["hours here"] for row in rows)
+    common.say(f"In all about {hours:.1f} h here, one job at a time, from {FORWARDS} forward passes timed now.")
+    common.say(f"GPUs: operations over {UTILISATION:.0%} of the data sheet's float32, not measured.")
+
+
+def _by_backbone(jobs: Sequence[Job]) -> dict[tuple[str, str], list[Job]]:
+    found: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs:
+        found.setdefault((_data_name(job), job.document["backbone"]["source"]), []).append(job)
+    return found
+
+
+def planned(data: str, source: str, jobs: Sequence[Job], open_jobs: Sequence[Job], device: Any) -> dict[str, Any]:
+    """A row of the plan: what the jobs of one stream on one backbone would take."""
+    backbone = random_backbone(source, device)
+    images = torch.zeros(FORWARDS, 3, backbone.preprocessing.size, backbone.preprocessing.size, device=device)
+    with torch.no_grad():
+        each = min(seconds(lambda: backbone(images)) for _ in range(3)) / FORWARDS
+    passes = sum(passes_of(job, sizes_of(job.spec()[0])) for job in open_jobs)
+    operations = passes * forward_operations(backbone.vit.config)
+    classes = [f"class {n}" for n in range(100)]
+    expert = Expert(backbone, classes, rank=64, settings=ExpertSettings(), generator=generator_of(0))
+    activations = kept_bytes(expert, backbone)
+    batch = max(int(job.document["methods"][job.label].get("optimisation", {}).get("batch_size", 128)) for job in jobs)
+    weights = 4 * sum(p.numel() for p in backbone.parameters())
+    return {
+        "data": data,
+        "backbone": source,
+        "jobs": len(jobs),
+        "done": len(jobs) - len(open_jobs),
+        "million passes": passes / 1e6,
+        "hours here": passes * each / 3600,
+        "gpu_hours": {gpu.name: operations / (gpu.teraflops * 1e12 * UTILISATION) / 3600 for gpu in GPUS},
+        "MB an image": activations / 1e6,
+        "batch": batch,
+        "GB to train": (batch * activations + 4 * weights) / 1e9,  # weights, gradients, momentum and a teacher
+        "GB on disk": len(open_jobs) * 2 * weights / 1e9,
+        "lacks": "; ".join(dict.fromkeys(r for job in jobs if (r := missing(job)) is not None)),
+    }
+
+
+def show_status(common: Common, out: Path, runs: Path, *, processes: int) -> None:
+    """How the jobs of a grid stand, and how long the rest may take."""
+    grid = Grid(out)
+    standings = [grid.standing(job, runs) for job in grid.jobs()]
+    if not standings:
+        raise WrongUse(
+            f"there is no grid at {out}",
+            wanted="a folder that `bpg reproduce` writes to",
+            came="no jobs",
+            remedy="Name the folder that was given as --out.",
+        )
+    counts = Counter(standing.state for standing in standings)
+    left = seconds_left(standings, processes)
+    if common.json:
+        rows = [
+            {"job": s.job.title, "state": s.state, "seconds": s.seconds, "reason": s.reason, "run": str(s.run or "")}
+            for s in standings
+        ]
+        print_json({"counts": dict(counts), "seconds_left": left, "jobs": rows})
+        return
+    open_jobs = [s for s in standings if s.state in ("running", "failed", "stopped")]
+    if open_jobs:
+        rows = [{"job": s.job.title, "state": s.state, "minutes": s.seconds / 60, "why": s.reason} for s in open_jobs]
+        print_table(rows, columns=("job", "state", "minutes", "why"))
+    order = ("done", "running", "failed", "stopped", "waiting")
+    print(", ".join(f"{counts[state]} {state}" for state in order if counts[state]))
+    if left is not None:
+        common.say(f"about {_long(left)} left, from what the finished runs took")
+
+
+def seconds_left(standings: Sequence[Standing], processes: int) -> float | None:
+    """From what finished runs took: one not begun takes as long as the mean of its method, or of all."""
+    taken: dict[str, list[float]] = {}
+    for standing in standings:
+        if standing.state == "done" and standing.job.kind == "run" and standing.seconds > 1:
+            taken.setdefault(standing.job.label, []).append(standing.seconds)
+    every = [seconds for known in taken.values() for seconds in known]
+    if not every:
+        return None
+    open_runs = [s for s in standings if s.state not in ("done", "failed") and s.job.kind == "run"]
+    usual = {label: sum(known) / len(known) for label, known in taken.items()}
+    rest = [max(0.0, usual.get(s.job.label, sum(every) / len(every)) - s.seconds) for s in open_runs]
+    return sum(rest) / processes
+
+
+def _say(common: Common, now: Standing) -> None:
+    where = f": {now.run}" if now.run is not None else f": {now.reason}" if now.reason else ""
+    common.say(f"{now.state} in {_long(now.seconds)}, {now.job.title}{where}")
+
+
+def _some(jobs: Sequence[Job]) -> str:
+    names = list(dict.fromkeys(f"{job.document['name']} {job.label}" for job in jobs))
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _long(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,200 @@
+"""A grid of jobs: who does which, what came of it, and how long the rest may take.
+
+OUT/
+  jobs.json        the jobs of the grid, in their order
+  jobs/KEY.json    what became of one: done and where, or failed and why
+  jobs/KEY.lock    held by the process that does it; a killed process holds nothing
+
+Whoever wants to work takes the next job that nobody holds: processes on one machine, or on several that share a disk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from bpg.errors import BPGError, ModelError
+from bpg.experiments.records import write_json
+from bpg.experiments.scale import Job
+from bpg.progress import Clock
+from bpg.registry import METHODS
+
+LIST, JOBS = "jobs.json", "jobs"
+WAIT = 0.5  # seconds between two looks at jobs that others hold
+State = Literal["done", "failed", "running", "stopped", "waiting"]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a job stands."""
+
+    job: Job
+    state: State
+    run: Path | None = None  # the folder with its result
+    reason: str = ""  # why it failed
+    seconds: float = 0.0  # it took, over all its attempts
+
+
+class Grid:
+    """The jobs of one place, and what became of them."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+
+    def write(self, jobs: Sequence[Job]) -> None:
+        """Make these the jobs of the grid."""
+        (self.out / JOBS).mkdir(parents=True, exist_ok=True)
+        write_json(self.out / LIST, [job.as_dict() for job in jobs])
+
+    def jobs(self) -> list[Job]:
+        """The jobs of the grid."""
+        try:
+            return [Job(**entry) for entry in json.loads((self.out / LIST).read_text(encoding="utf-8"))]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, TypeError) as error:
+            raise ModelError(
+                f"{self.out / LIST} cannot be read",
+                wanted="the jobs as `bpg reproduce` writes them",
+                came=f"{type(error).__name__}: {error}",
+                remedy="Start `bpg reproduce` again: it writes them anew, and finished runs stay.",
+            ) from error
+
+    def note(self, job: Job) -> dict[str, Any]:
+        """What is written of a job; nothing, if nobody began it."""
+        try:
+            found: dict[str, Any] = json.loads(self._file(job, "json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return found
+
+    def result(self, job: Job, runs: Path) -> Path | None:
+        """The folder with the result of a job that is done, if it is still there."""
+        note = self.note(job)
+        if note.get("state") != "done":
+            return None
+        folder = runs / note["run"]
+        return folder if folder.is_dir() else None
+
+    def standing(self, job: Job, runs: Path) -> Standing:
+        """How a job stands now."""
+        note = self.note(job)
+        seconds = float(note.get("seconds", 0.0))
+        if note.get("state") == "done" and (runs / note["run"]).is_dir():
+            return Standing(job, "done", runs / note["run"], seconds=seconds)
+        if self._held(job):
+            return Standing(job, "running", seconds=seconds)
+        if note.get("state") == "failed":
+            return Standing(job, "failed", reason=note["reason"], seconds=seconds)
+        return Standing(job, "stopped" if note else "waiting", seconds=seconds)
+
+    def work(
+        self,
+        jobs: Sequence[Job],
+        do: Callable[[Job], Path],
+        runs: Path,
+        *,
+        session: str,
+        tell: Callable[[Standing], None] = lambda _: None,
+    ) -> None:
+        """Do what nobody else does, until all is done or has failed in this `session`.
+
+        A job that failed before is tried again; one that needs parts waits until nobody works at them.
+        """
+        while True:
+            open_jobs = [job for job in jobs if self._is_open(job, runs, session)]
+            if not open_jobs:
+                return
+            idle = True
+            for job in open_jobs:
+                if any(part.kind == "part" and whole_of(part).key == job.key for part in open_jobs):
+                    continue
+                with self.claim(job) as mine:
+                    if mine and self._is_open(job, runs, session):
+                        idle = False
+                        tell(self.attempt(job, do, runs, session=session))
+            if idle:
+                time.sleep(WAIT)
+
+    def attempt(self, job: Job, do: Callable[[Job], Path], runs: Path, *, session: str) -> Standing:
+        """Do a job that is held, and write what became of it."""
+        began, before = Clock(), float(self.note(job).get("seconds", 0.0))
+        where = {"host": socket.gethostname(), "process": os.getpid(), "session": session}
+        self._write(job, {"state": "begun", "seconds": before, **where})
+
+        def passed() -> dict[str, float]:
+            return {"seconds": before + began.as_dict()["seconds"]}
+
+        try:
+            folder = do(job)
+        except (KeyboardInterrupt, SystemExit):
+            self._write(job, {"state": "begun", **passed(), **where})
+            raise
+        except Exception as error:  # of one job; the others can be done
+            reason = str(error) if isinstance(error, BPGError) else f"{type(error).__name__}: {error}"
+            trace = "" if isinstance(error, BPGError) else traceback.format_exc()
+            self._write(job, {"state": "failed", "reason": reason, "trace": trace, **passed(), **where})
+            return self.standing(job, runs)
+        self._write(job, {"state": "done", "run": folder.relative_to(runs).as_posix(), **passed(), **where})
+        return Standing(job, "done", folder, seconds=passed()["seconds"])
+
+    def fail(self, job: Job, reason: str, *, session: str) -> None:
+        """Write that a job failed, of a worker that could not do so itself."""
+        self._write(
+            job,
+            {"state": "failed", "reason": reason, "session": session, "seconds": self.note(job).get("seconds", 0.0)},
+        )
+
+    @contextmanager
+    def claim(self, job: Job) -> Iterator[bool]:
+        """Hold a job, if nobody else does."""
+        file = self._file(job, "lock")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            yield True
+
+    def _held(self, job: Job) -> bool:
+        if not self._file(job, "lock").is_file():
+            return False
+        with self.claim(job) as mine:
+            return not mine
+
+    def _is_open(self, job: Job, runs: Path, session: str) -> bool:
+        note = self.note(job)
+        if note.get("state") == "failed" and note.get("session") == session:
+            return False
+        if job.kind == "part" and self.result(whole_of(job), runs) is not None:
+            return False  # and it has been cleared away
+        return self.result(job, runs) is None
+
+    def _file(self, job: Job, kind: str) -> Path:
+        return self.out / JOBS / f"{job.key}.{kind}"
+
+    def _write(self, job: Job, note: Mapping[str, Any]) -> None:
+        write_json(self._file(job, "json"), {"title": job.title, **note})
+
+
+def parts_of(job: Job, stages: int) -> list[Job]:
+    """The domains of a run as jobs of their own, to be learned side by side; none where they depend on each other."""
+    _, cell = job.spec()
+    apart = job.kind == "run" and hasattr(METHODS[cell.method], "merge")
+    return [Job("part", job.document, stage=stage) for stage in range(1, stages + 1)] if apart else []
+
+
+def whole_of(part: Job) -> Job:
+    """The run that a part belongs to."""
+    return Job("run", part.document)

@@ -1,0 +1,198 @@
+"""The paper's tables and figures from the records of runs, each with what the paper prints beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from bpg.experiments.manifest import data_name
+from bpg.experiments.paper import Item, Setup, run
+from bpg.experiments.records import Run, read_run
+from bpg.experiments.scale import STREAMS, Job, Stream, paper
+from bpg.experiments.workshop import read_survey
+from bpg.metrics import Counts
+from bpg.report.blocks import Block, Cell, Figure, Heat, Page, Section, Table
+from bpg.report.contents import Group, spread
+from bpg.report.html import html
+from bpg.report.latex import document, latex
+from bpg.report.markdown import markdown
+from bpg.report.plots import draw
+
+DIFFERENCE, ORIGIN = "difference", "Where the numbers come from"
+AVERAGES = "average: how A_T is taken, pooled over all test images or as the mean over test sets; not said: unknown of "
+AVERAGE = "A_T is pooled over all test images after the last domain, F_T averages what old domains lost over later "
+AVERAGE += (
+    "steps; with several seeds, mean ± standard deviation. Numbers of the paper on other data stand beside ours for "
+)
+AVERAGE += "orientation: no difference is taken. Differences within our own runs are taken seed by seed."
+AVERAGES += "the paper's number, so that there is no difference to take."
+
+
+@dataclass
+class Results:
+    """What the jobs of the items have left, and the paper's own numbers."""
+
+    setup: Setup
+    folders: Mapping[str, Path]  # by the key of a job that is done
+    lacking: Mapping[str, str]  # why one cannot be done here, by its key
+    paper: dict[str, Any] = field(default_factory=paper)
+    whole: bool = False  # at the paper's own scale: differences to its numbers mean something
+    latency: Mapping[str, Any] | None = None  # what `bpg.bench.answering` measured
+
+    def run(self, job: Job) -> Run | None:
+        """The finished run of a job."""
+        folder = self.folders.get(job.key)
+        found = read_run(folder) if folder is not None else None
+        return found if found is not None and found.finished else None
+
+    def group(self, jobs: Iterable[Job]) -> Group | None:
+        """The finished runs of jobs that differ by their seed."""
+        runs = [found for job in jobs if (found := self.run(job)) is not None]
+        return Group(runs[0].label, tuple(runs)) if runs else None
+
+    def of(self, stream: Stream, label: str) -> Group | None:
+        """The runs of one of a stream's methods, over seeds."""
+        known = label.replace("-prompts", "").replace("-lora", "") in stream.labels
+        return self.group(run(stream, label, seed) for seed in self.setup.scale.seeds) if known else None
+
+    def survey(self, job: Job) -> Mapping[str, Any] | None:
+        """What a survey found."""
+        folder = self.folders.get(job.key)
+        return read_survey(folder) if folder is not None else None
+
+    def why(self, stream: Stream, label: str) -> str:
+        """Why there are no runs of a method."""
+        if label not in stream.labels:
+            return "needs CLIP weights, not at this scale" if _on_clip(label) else "not at this scale"
+        jobs = [run(stream, label, seed) for seed in self.setup.scale.seeds]
+        return next((self.lacking[job.key] for job in jobs if job.key in self.lacking), "not run")
+
+    def apart(self, ours: Sequence[float], printed: float | None) -> Cell:
+        """By how much ours differs from the paper's; nothing where the data is other data."""
+        if not self.whole or printed is None or not ours or any(value != value for value in ours):
+            return None
+        return f"{fmean(ours) - printed:+.2f}"
+
+
+def measured(group: Group | None, way: str, measure: Callable[[Counts], float]) -> list[float]:
+    """A measure of each seed; empty where nothing ran."""
+    return group.over_seeds(measure, way) if group is not None and way in group.first.records[-1]["ways"] else []
+
+
+def told(values: Sequence[float]) -> Cell:
+    """The mean over seeds with its standard deviation; None where nothing ran or nothing is defined."""
+    return spread(values) if values else None
+
+
+def printed(value: Any) -> Cell:
+    """A number of the paper, with its standard deviation where it has one."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return f"{value['mean']:.2f} ± {value['std']:.2f}" if "std" in value else f"{value['mean']:.2f}"
+    return f"{value:.2f}"
+
+
+def mean_of(value: Any) -> float | None:
+    """The mean of such a number."""
+    if value is None:
+        return None
+    return float(value["mean"]) if isinstance(value, Mapping) else float(value)
+
+
+def compared(results: Results, columns: Sequence[str], rows: Sequence[Sequence[Cell]], **more: Any) -> Table:
+    """A table of paper, ours and their difference; without the difference where the data is other data."""
+    keep = [at for at, name in enumerate(columns) if results.whole or name != DIFFERENCE]
+    return Table([columns[at] for at in keep], [[row[at] for at in keep] for row in rows], **more)
+
+
+def sources(groups: Mapping[str, Group | None]) -> list[Table]:
+    """Which runs the rows of a table come from."""
+    rows: list[list[Cell]] = [
+        [name, ", ".join(f"{r.folder.parent.name}/{r.folder.name}" for r in group.runs)]
+        for name, group in groups.items()
+        if group is not None
+    ]
+    return [Table(["row", "runs"], rows, title=ORIGIN)] if rows else []
+
+
+def _on_clip(label: str) -> bool:
+    return label.endswith("-clip") or label == "s_liprompts"
+
+
+def protocols(results: Results) -> Table:
+    """What stands for each of the paper's benchmarks, as the runs say it themselves."""
+    rows: list[list[Cell]] = []
+    for name, stream in results.setup.streams.items():
+        for label in ("bpg", "bpg-clip"):
+            group = results.of(stream, label)
+            if group is None:
+                continue
+            about = group.first.about
+            data, backbone = about["data"], about["backbone"]
+            train = sum(domain["train"]["images"] for domain in data["domains"])
+            tests = sum(test["images"] for test in data["tests"])
+            pixels = data.get("protocol") or "the backbone's own"
+            what = [data_name(data), " → ".join(group.first.order), train, tests, backbone["name"], pixels]
+            rows.append([STREAMS[name], *what, len(group.runs)])
+    columns = ["stands for", "data", "order", "training images", "test images", "backbone", "pixels", "seeds"]
+    return Table(columns, rows, title="Protocol")
+
+
+def reproduction(items: Sequence[Item], results: Results) -> dict[str, Section]:
+    """A section for each item."""
+    from bpg.report.paper_figures import FIGURES
+    from bpg.report.paper_tables import TABLES
+
+    makers = TABLES | FIGURES
+    found = {}
+    for item in items:
+        text, blocks, warnings = makers[item.name](results)
+        stands = _stands(item, results)
+        found[item.name] = Section(
+            item.title, [f"The paper's {item.kind} {item.label}. {stands}", *text], blocks, warnings
+        )
+    return found
+
+
+def _stands(item: Item, results: Results) -> str:
+    names = [item.stream] if item.stream else ["domainnet", *(n for n in STREAMS if n in results.setup.streams)]
+    notes = dict.fromkeys(s.note for n in names if n and (s := results.setup.streams.get(n)) is not None and s.note)
+    missing = [STREAMS[name] for name in names if name and name not in results.setup.streams]
+    lacks = f"Nothing stands in for {', '.join(missing)} at this scale." if missing else ""
+    return " ".join(part for part in (f"Here {'; '.join(notes)}." if notes else "", lacks) if part)
+
+
+def write_reproduction(items: Sequence[Item], scale: str, results: Results, out: Path) -> list[Path]:
+    """Write every item as Markdown, LaTeX and figures, and all on one HTML page; the files a reader starts from."""
+    sections = reproduction(items, results)
+    head = Section("What this is", [results.setup.scale.note, AVERAGE], [protocols(results)])
+    page = Page(f"bpg: the paper at the scale {scale}", [head, *sections.values()])
+    tables, figures = out / "tables", out / "figures"
+    for folder in (tables, figures):
+        folder.mkdir(parents=True, exist_ok=True)
+    drawn: dict[str, str] = {}
+    for name, section in sections.items():
+        fragments = []
+        for number, block in enumerate(section.blocks, start=1):
+            if isinstance(block, Figure):
+                stem = name if sum(isinstance(b, Figure) for b in section.blocks) == 1 else f"{name}-{number}"
+                draw(block, figures, stem)
+                drawn[block.title] = f"figures/{stem}"
+            elif isinstance(block, Table | Heat) and block.title != ORIGIN:
+                fragments.append(latex(block, caption=block.title or section.title, label=f"tab:{name}-{number}"))
+        if fragments:
+            (tables / f"{name}.tex").write_text("\n".join(fragments), encoding="utf-8")
+    if any(tables.glob("*.tex")):
+        everything = [file.read_text(encoding="utf-8") for file in sorted(tables.glob("*.tex"))]
+        (out / "tables.tex").write_text(document(*everything), encoding="utf-8")
+    files = [out / "report.md", out / "report.html"]
+    for file, text in zip(files, (markdown(page, drawn), html(page)), strict=True):
+        file.write_text(text, encoding="utf-8", errors="backslashreplace")
+    return files
+
+
+Made = tuple[Sequence[str], Sequence[Block], Sequence[str]]  # text, blocks, warnings of a section

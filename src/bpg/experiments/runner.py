@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,8 @@ from bpg.experiments.spec import Cell, Spec
 from bpg.methods.base import Isolated, Learner, Routable, prepared
 from bpg.methods.parts.identity import SAME, as_json, identity
 from bpg.progress import Progress
+from bpg.ranks import agree, gathered, once, rank_and_ranks
 from bpg.store import digest_of, history
-from bpg.training import once
 
 TIMED = 256  # images
 Show = Callable[[Progress], None]
@@ -67,12 +67,9 @@ def run_cell(
     about = _about(spec, cell, model, data)
     folder = out / spec.name / f"{cell.label}-seed{cell.seed}-{about['digest'][:12]}"
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / ABOUT).is_file():
-        once(lambda: write_json(folder / ABOUT, about), lambda: None)
+    once(lambda: None if (folder / ABOUT).is_file() else write_json(folder / ABOUT, about))
     run = read_run(folder)
-    if run.finished:
-        return run
-    learned = _learned(folder / "model", run.order)
+    learned = 0 if run.finished else _learned(folder / "model", run.order)
     if learned:
         model = type(model).load(
             folder / "model",
@@ -81,6 +78,9 @@ def run_cell(
             checkpoint_seconds=checkpoint_seconds,
             **cell.answering(type(model)),
         )
+    agree("the run so far", f"{folder.name}, {learned} domains learned, {len(run.records)} tested")
+    if run.finished:
+        return run
     model.scratch = folder / "scratch"
     if len(run.records) < learned - 1:
         raise ModelError(
@@ -98,11 +98,11 @@ def run_cell(
             if stage > len(records):
                 records.append(_test(spec, model, data.stream, stage, folder, show))
                 if stage == len(data.stream.domains):  # before the last record, which says that the run is finished
-                    once(lambda: _draw(model, data, folder), lambda: None)
-                once(lambda: write_lines(folder / RECORDS, records), lambda: None)
+                    once(lambda: _draw(model, data, folder))
+                once(lambda: write_lines(folder / RECORDS, records))
         if after is not None:
             after(read_run(folder))
-    shutil.rmtree(folder / "scratch", ignore_errors=True)
+    once(lambda: shutil.rmtree(folder / "scratch", ignore_errors=True))
     return read_run(folder)
 
 
@@ -116,20 +116,21 @@ def _learn(model: Learner, domain: Domain, folder: Path, show: Show) -> None:
     began = Clock()
     model.progress, model.trained_numbers = tell, 0
     model.learn(domain)
-    _note_time(folder, "learn", domain.name, len(domain.train), began, trained=model.trained_numbers)
+    spent = began.over_ranks()
+    _note_time(folder, "learn", domain.name, len(domain.train), spent, trained=model.trained_numbers)
 
 
 def _test(spec: Spec, model: Learner, stream: DomainStream, stage: int, folder: Path, show: Show) -> dict[str, Any]:
     began = Clock()
     known = {domain.name for domain in stream.domains[:stage]}
     tests = [test for test in stream.tests if spec.unseen or test.domain is None or test.domain in known]
-    tallies = evaluate(model, tests, ways=ways_of(model), progress=show)
+    tallies = evaluate(model, tests, ways=ways_of(model), shared=True, progress=show)
     learned = stream.domains[stage - 1].name
-    _note_time(folder, "test", learned, sum(len(test.images) for test in tests), began)
+    _note_time(folder, "test", learned, sum(len(test.images) for test in tests), began.over_ranks())
     state = model.state()
     tensors = [*state.shared.values(), *(t for kept in state.domains.values() for t in kept.tensors.values())]
     if stage == len(stream.domains):
-        _time_answers(model, tests, folder)
+        once(lambda: _time_answers(model, tests, folder))
     kept = state.facts.get("memory")
     return {
         "stage": stage,
@@ -158,7 +159,7 @@ def _time_answers(model: Learner, tests: Sequence[TestSet], folder: Path) -> Non
     for batch in batches:
         model.forward(batch)
     wait_for_devices()
-    _note_time(folder, "answer", "", sum(map(len, batches)), began)
+    _note_time(folder, "answer", "", sum(map(len, batches)), began.as_dict())
 
 
 def _draw(model: Learner, data: Data, folder: Path) -> None:
@@ -193,13 +194,19 @@ class Clock:
     def __init__(self) -> None:
         self.wall, self.processor = time.monotonic(), time.process_time()
 
+    def over_ranks(self) -> dict[str, float]:
+        """By this rank's wall, and what all of them have computed; for all ranks."""
+        own = self.as_dict()
+        return own | {"processor_seconds": round(sum(gathered(own["processor_seconds"])), 2)}
+
     def as_dict(self) -> dict[str, float]:
         now = {"seconds": time.monotonic() - self.wall, "processor_seconds": time.process_time() - self.processor}
         return {what: round(spent, 2) for what, spent in now.items()}
 
 
-def _note_time(folder: Path, what: str, domain: str, images: int, began: Clock, **more: int) -> None:
-    append_line(folder / TIMES, {"what": what, "domain": domain, "images": images, **began.as_dict(), **more})
+def _note_time(folder: Path, what: str, domain: str, images: int, spent: Mapping[str, float], **more: int) -> None:
+    if rank_and_ranks()[0] == 0:
+        append_line(folder / TIMES, {"what": what, "domain": domain, "images": images, **spent, **more})
 
 
 def _about(spec: Spec, cell: Cell, model: Learner, data: Data) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parent.parent
 Done = subprocess.CompletedProcess[str]
 AT_IMPORT = ("OMP_", "MKL_", "KMP_", "OPENBLAS_", "TORCH_", "CUDA_", "PYTHON", "LD_")  # read when torch is imported
 BORN = dict(os.environ)  # what was set when this process began, and the starter with it
@@ -62,6 +63,16 @@ def refused(*arguments: object, code: int = 2, **more: Any) -> str:
     assert "try:" in found.stderr or '"remedy"' in found.stderr
     assert found.stdout == ""
     return found.stderr
+
+
+def torchrun(*arguments: object, **more: Any) -> Done:
+    """`torchrun ARGUMENTS` with two ranks, a thread each, that find bpg and the tests."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    places = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*command, *map(str, arguments)], capture_output=True, text=True, check=False, env=os.environ | places,
+        timeout=300, **more,
+    )  # fmt: skip
 
 
 def model_files(folder: Path) -> dict[str, str]:

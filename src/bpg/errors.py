@@ -74,6 +74,10 @@ class TrainingError(BPGError, ArithmeticError):
     """A training that cannot go on: its numbers are none any more."""
 
 
+class RanksError(BPGError, RuntimeError):
+    """Processes that work together and do not see the same."""
+
+
 class PluginError(BPGError, RuntimeError):
     """Another package's method, backbone, data set or router that cannot be used."""
 

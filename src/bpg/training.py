@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Protocol, TypeVar
+from typing import Annotated, Literal, Protocol
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from bpg.config import settings
 from bpg.errors import TrainingError
 from bpg.progress import Progress
+from bpg.ranks import agree, rank_and_ranks
 
 
 class Batched(Protocol):
@@ -40,7 +41,6 @@ class Batched(Protocol):
         """(inputs, labels, size of the whole batch) of each step; of a batch only this rank's share."""
 
 
-T = TypeVar("T")
 Loss = Callable[[Tensor, Tensor], Tensor]  # images (B, 3, H, W), labels (B,) -> losses (B,)
 
 
@@ -91,7 +91,7 @@ def fit(
     Under torchrun each rank computes its share of every batch. `scaled` guards float16 gradients against underflow. An
     `optimizer` of one's own takes the place of the one that `optimisation` names; its rate still follows the schedule.
     """
-    rank, ranks = _ranks()
+    rank, ranks = rank_and_ranks()
     named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     optimizer = optimizer or _optimizer(list(named.values()), optimisation)
     scaler = torch.amp.GradScaler(device.type, enabled=scaled and device.type == "cuda")
@@ -100,6 +100,8 @@ def fit(
             part.unlink(missing_ok=True)  # of a run that was killed while it wrote
     buffers = dict(module.named_buffers())
     first = _restore(resume, named, buffers, optimizer, scaler, device) if resume is not None else 0
+    if ranks > 1:
+        agree("the step to go on from", first)
     began = saved = time.monotonic()
     seen = 0
     micro = optimisation.micro_batch or max(1, -(-optimisation.batch_size // ranks))
@@ -194,25 +196,6 @@ def _gradients(
             warnings.warn(f"out of memory: going on with {micro} images at a time, to the same result", stacklevel=3)
         else:
             return total, micro
-
-
-def _ranks() -> tuple[int, int]:
-    """This process's rank and their number; joins the others when started by torchrun."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ and not dist.is_initialized():
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-
-
-def once(first: Callable[[], T], others: Callable[[], T]) -> T:
-    """`first` on the first rank, then `others` on the rest."""
-    rank, ranks = _ranks()
-    if rank == 0:
-        done = first()
-    if ranks > 1:
-        dist.barrier()
-    return done if rank == 0 else others()
 
 
 def _sum_over_ranks(named: dict[str, nn.Parameter], total: Tensor) -> Tensor:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +18,7 @@ from bpg.data.batches import Batches
 from bpg.data.transforms import Augmentation
 from bpg.progress import Progress, progress_bar
 from bpg.training import Optimisation, Resume, cross_entropy, fit, schedule
-from tests.conftest import ROOT
+from tests.command import Done, torchrun
 from tests.toy import toy_backbone, toy_domain
 
 CPU = torch.device("cpu")
@@ -239,18 +236,13 @@ save_file({name: p.detach() for name, p in net.named_parameters()}, file)
 """
 
 
-def torchrun(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    script = folder / "ranks.py"
-    script.write_text(RANKS)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*command, str(folder), *arguments], capture_output=True, text=True, check=False, env=environment, timeout=300
-    )
+def two_ranks(folder: Path, *arguments: str) -> Done:
+    (folder / "ranks.py").write_text(RANKS)
+    return torchrun(folder / "ranks.py", folder, *arguments)
 
 
 def test_two_ranks_compute_what_one_does(tmp_path: Path) -> None:
-    found = torchrun(tmp_path)
+    found = two_ranks(tmp_path)
     assert found.returncode == 0, found.stderr
     one, other = load_file(tmp_path / "rank0.safetensors"), load_file(tmp_path / "rank1.safetensors")
     alone = trained()
@@ -264,8 +256,8 @@ def test_two_ranks_go_on_after_either_is_killed(killed: str, tmp_path: Path) -> 
     undisturbed, disturbed = tmp_path / "one", tmp_path / "two"
     undisturbed.mkdir()
     disturbed.mkdir()
-    assert torchrun(undisturbed).returncode == 0
-    assert torchrun(disturbed, "11", killed).returncode != 0
+    assert two_ranks(undisturbed).returncode == 0
+    assert two_ranks(disturbed, "11", killed).returncode != 0
     assert (disturbed / "state.safetensors").exists()
-    assert torchrun(disturbed).returncode == 0
+    assert two_ranks(disturbed).returncode == 0
     assert (undisturbed / "rank0.safetensors").read_bytes() == (disturbed / "rank0.safetensors").read_bytes()

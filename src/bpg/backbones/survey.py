@@ -19,6 +19,7 @@ from bpg.data.ahead import ahead
 from bpg.data.decode import decode
 from bpg.data.images import ImageSet, SetDigest
 from bpg.errors import WrongUse
+from bpg.ranks import in_order, share
 
 ON_DISK = FeatureCache()
 FLUSH, FLUSH_SECONDS = 4096, 10.0  # between two writes to the cache: what a killed run loses at most
@@ -129,13 +130,14 @@ def survey(
     batch_size: int = 32,
     keep_features: bool = True,
     cache: FeatureCache | None = ON_DISK,
+    shared: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Survey:
     """Embed `images` once and say how they lie.
 
     Images are read and decoded ahead in threads while the backbone computes. Features that the `cache` has are not
-    computed again; `cache=None` neither reads nor writes one. `progress` is called with the images done and their
-    number.
+    computed again; `cache=None` neither reads nor writes one. With `shared`, all ranks call it, each embeds its share
+    and all find the same. `progress` is called with the images done and their number.
     """
     probes = tuple(probes)
     check_probes(probes, backbone.depth)
@@ -154,8 +156,9 @@ def survey(
     sums = {probe: ScatterSum(len(images.classes)) for probe in probes}
     kept: dict[Probe, list[Tensor]] = {probe: [] for probe in probes}
     done, digest = 0, SetDigest()
-    with closing(_embedded(backbone, images, probes, batch_size, cache)) as batches:
-        for files, features in batches:
+    indices = share(len(images), batch_size) if shared else range(len(images))
+    with closing(_embedded(backbone, images, indices, probes, batch_size, cache)) as own:
+        for files, features in in_order(own) if shared else own:
             count = len(files)
             for place, file in enumerate(files, start=done):
                 digest.add(file, images.classes[images.labels[place]])
@@ -185,9 +188,14 @@ class _Loaded:
 
 
 def _embedded(
-    backbone: Backbone, images: ImageSet, probes: Sequence[Probe], batch_size: int, cache: FeatureCache | None
+    backbone: Backbone,
+    images: ImageSet,
+    indices: Sequence[int],
+    probes: Sequence[Probe],
+    batch_size: int,
+    cache: FeatureCache | None,
 ) -> Generator[tuple[list[bytes], dict[Probe, Tensor]], None, None]:
-    """The files' digests and the features of consecutive batches, in file order."""
+    """The files' digests and the features of the images at `indices`, in that order, batch by batch."""
     shelves: list[Shelf] = []
     if cache is not None:
         weights = backbone.digest()
@@ -210,7 +218,7 @@ def _embedded(
             shelf.add(list(fresh), torch.stack([rows[at] for rows in fresh.values()]))
         fresh.clear()
 
-    loaded = ahead(load, range(len(images)), window=4 * batch_size)
+    loaded = ahead(load, indices, window=4 * batch_size)
     written = time.monotonic()
     try:
         while batch := list(islice(loaded, batch_size)):

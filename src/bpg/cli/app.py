@@ -78,7 +78,9 @@ class Common:
     def use_machine(self) -> Any:
         """The device asked for, with the thread count set."""
         from bpg.compute import choose_device, set_threads
+        from bpg.ranks import rank_and_ranks
 
+        rank_and_ranks()  # before a device is chosen: each rank has its own
         set_threads(self.threads)
         return choose_device(self.device)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from bpg.experiments.runner import run_cell
 from bpg.experiments.spec import cells, read_spec
 from bpg.experiments.workshop import backbone_of
 from bpg.metrics import average_accuracy, forgetting, mean_accuracy
+from bpg.ranks import rank_and_ranks
 from bpg.registry import DATASETS
 from bpg.report.contents import contents
 from bpg.report.html import html
@@ -28,6 +30,9 @@ def run_spec(common: Common, config: Path, out: Path, changes: list[str]) -> Non
     """Run what `config` says and print a row a run."""
     spec = read_spec(config, changes + ([f"seeds=[{common.seed}]"] if common.seed is not None else []))
     check_place(out, "runs")
+    first = rank_and_ranks()[0] == 0
+    if not first:  # of several ranks, one tells what all do
+        common = replace(common, quiet=True)
     found = find(spec.data)
     tell_left_out(common, found)
     backbone = backbone_of(spec, common.use_machine())
@@ -47,6 +52,8 @@ def run_spec(common: Common, config: Path, out: Path, changes: list[str]) -> Non
     except KeyboardInterrupt:
         common.say("The same command goes on from here.")
         raise
+    if not first:
+        return
     rows = [row for run in runs for row in rows_of(run)]
     if common.json:
         print_json(rows)

@@ -12,6 +12,7 @@ from bpg.methods.base import Learner, Routable, prepared, usual_of
 from bpg.methods.parts.ways import MIXTURES, ORACLE, OWN, Way
 from bpg.mixture import Fusion
 from bpg.progress import Progress, counted
+from bpg.ranks import gathered, rank_and_ranks, share
 from bpg.types import Prediction
 
 STANDARD = {"calibrated": MIXTURES["calibrated"], "soft": MIXTURES["paper"], "hard": Way("hard"), "oracle": Way(ORACLE)}
@@ -47,6 +48,18 @@ class Tally:
                 self.right_elsewhere += right and likeliest[place] != self.domain
         if trust is not None:
             self.experts.update(answer.experts.tolist())
+
+    def include(self, other: Tally) -> None:
+        """Count in what another rank counted of the same test set."""
+        self.total += other.total
+        self.correct += other.correct
+        self.right_elsewhere += other.right_elsewhere
+        for name, (right, total) in other.classes.items():
+            cell = self.classes.setdefault(name, [0, 0])
+            cell[0] += right
+            cell[1] += total
+        self.chosen.update(other.chosen)
+        self.experts.update(other.experts)
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON, the same whatever the order of counting."""
@@ -88,20 +101,26 @@ def evaluate(
     *,
     ways: dict[str, Way] | None = None,
     batch_size: int = 32,
+    shared: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> dict[str, list[Tally]]:
-    """Of each way, a tally a test set. The oracle has none for a test set whose domain the model did not learn."""
+    """Of each way, a tally a test set. The oracle has none for a test set whose domain the model did not learn.
+
+    With `shared`, all ranks call it, each tests its share of every set and all find the counts of the whole.
+    """
     ways = ways_of(model) if ways is None else ways
     domains = model.domains if isinstance(model, Routable) else ()
     found: dict[str, list[Tally]] = {name: [] for name in ways}
     tell = counted(progress, "test") if progress is not None else None
     done, total = 0, sum(len(test.images) for test in tests)
+    ranks = rank_and_ranks()[1] if shared else 1
     for test in tests:
         asked = {n: way for n, way in ways.items() if way.router != ORACLE or test.domain in domains}
         tallies = {name: Tally(test.name, test.domain) for name in asked}
-        truth = [test.images.classes[label] for label in test.images.labels]
+        images = test.images.subset(share(len(test.images), batch_size)) if ranks > 1 else test.images
+        truth = [images.classes[label] for label in images.labels]
         start = 0
-        for batch in prepared(model.backbone, test.images, batch_size):
+        for batch in prepared(model.backbone, images, batch_size):
             if isinstance(model, Routable):
                 answers = model.compare(batch, list(asked.values()), true=test.domain)
             else:
@@ -109,9 +128,18 @@ def evaluate(
             for tally, answer in zip(tallies.values(), answers, strict=True):
                 tally.add(answer, truth[start : start + len(batch)], model.classes, domains)
             start += len(batch)
-            done += len(batch)
+            done += ranks * len(batch)
             if tell is not None:
-                tell(done, total)
+                tell(min(done, total), total)
         for name, tally in tallies.items():
             found[name].append(tally)
-    return found
+    return _summed(gathered(found)) if ranks > 1 else found
+
+
+def _summed(shares: list[dict[str, list[Tally]]]) -> dict[str, list[Tally]]:
+    whole, *others = shares
+    for other in others:
+        for name, tallies in whole.items():
+            for tally, more in zip(tallies, other[name], strict=True):
+                tally.include(more)
+    return whole

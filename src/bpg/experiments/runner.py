@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -44,8 +44,8 @@ from bpg.experiments.spec import Cell, Spec
 from bpg.methods.base import Isolated, Learner, Routable, prepared
 from bpg.methods.parts.identity import SAME, as_json, identity
 from bpg.progress import Clock, Progress
+from bpg.ranks import agree, gathered, once, rank_and_ranks
 from bpg.store import digest_of, history
-from bpg.training import once
 
 TIMED = 256  # images
 Show = Callable[[Progress], None]
@@ -73,12 +73,14 @@ def run_cell(
     model = cell.build(backbone, **options)
     folder = folder_of(spec, cell, model, data, out)
     run = read_run(folder)
-    learned = _learned(folder / "model", run.order)
+    wanted = not run.finished or (maps and not (folder / MAPS).is_file())
+    learned = _learned(folder / "model", run.order) if wanted else 0
     if learned:
         model = type(model).load(folder / "model", backbone=backbone, **options, **cell.answering(type(model)))
+    agree("the run so far", f"{folder.name}, {learned} domains learned, {len(run.records)} tested")
     if run.finished:
-        if maps and not (folder / MAPS).is_file():
-            once(lambda: _map(model, learned, data, folder), lambda: None)
+        if wanted:
+            once(lambda: _map(model, learned, data, folder))
         return run
     model.scratch = folder / "scratch"
     if len(run.records) < learned - 1:
@@ -101,14 +103,13 @@ def run_cell(
             if stage > len(records):
                 records.append(_test(spec, cell, model, data.stream, stage, folder, show))
                 if stage == len(data.stream.domains):  # before the last record, which says that the run is finished
-                    once(lambda: _draw(model, data, folder), lambda: None)
+                    once(lambda: _draw(model, data, folder))
                     if maps:
-                        once(partial(_map, model, stage, data, folder), lambda: None)
-                once(lambda: write_lines(folder / RECORDS, records), lambda: None)
+                        once(partial(_map, model, stage, data, folder))
+                once(lambda: write_lines(folder / RECORDS, records))
         if after is not None:
             after(read_run(folder))
-    for left in ("scratch", PARTS):
-        shutil.rmtree(folder / left, ignore_errors=True)
+    once(lambda: [shutil.rmtree(folder / left, ignore_errors=True) for left in ("scratch", PARTS)])
     return read_run(folder)
 
 
@@ -155,8 +156,7 @@ def folder_of(spec: Spec, cell: Cell, model: Learner, data: Data, out: Path) -> 
     about = _about(spec, cell, model, data)
     folder = out / spec.name / f"{cell.label}-seed{cell.seed}-{about['digest'][:12]}"
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / ABOUT).is_file():
-        once(lambda: write_json(folder / ABOUT, about), lambda: None)
+    once(lambda: None if (folder / ABOUT).is_file() else write_json(folder / ABOUT, about))
     return folder
 
 
@@ -191,7 +191,7 @@ def _learn(model: Learner, domain: Domain, folder: Path, show: Show) -> None:
     model.progress, model.trained_numbers, model.spent = tell, 0, {}
     model.learn(domain)
     more = {"trained": model.trained_numbers, "of_it": model.spent}
-    _note_time(folder, "learn", domain.name, len(domain.train), began, **more)
+    _note_time(folder, "learn", domain.name, len(domain.train), _over_ranks(began), **more)
 
 
 def _test(
@@ -200,13 +200,13 @@ def _test(
     began = Clock()
     known = {domain.name for domain in stream.domains[:stage]}
     tests = [test for test in stream.tests if spec.unseen or test.domain is None or test.domain in known]
-    tallies = evaluate(model, tests, ways=ways_of(model, cell.ways), progress=show)
+    tallies = evaluate(model, tests, ways=ways_of(model, cell.ways), shared=True, progress=show)
     learned = stream.domains[stage - 1].name
-    _note_time(folder, "test", learned, sum(len(test.images) for test in tests), began)
+    _note_time(folder, "test", learned, sum(len(test.images) for test in tests), _over_ranks(began))
     state = model.state()
     tensors = [*state.shared.values(), *(t for kept in state.domains.values() for t in kept.tensors.values())]
     if stage == len(stream.domains):
-        _time_answers(model, tests, folder)
+        once(lambda: _time_answers(model, tests, folder))
     kept = state.facts.get("memory")
     return {
         "stage": stage,
@@ -235,7 +235,7 @@ def _time_answers(model: Learner, tests: Sequence[TestSet], folder: Path) -> Non
     for batch in batches:
         model.forward(batch)
     wait_for_devices()
-    _note_time(folder, "answer", "", sum(map(len, batches)), began)
+    _note_time(folder, "answer", "", sum(map(len, batches)), began.as_dict())
 
 
 def _draw(model: Learner, data: Data, folder: Path) -> None:
@@ -264,8 +264,15 @@ def _learned(folder: Path, order: list[str]) -> int:
     return order.index(event.removeprefix("learned ")) + 1
 
 
-def _note_time(folder: Path, what: str, domain: str, images: int, began: Clock, **more: Any) -> None:
-    append_line(folder / TIMES, {"what": what, "domain": domain, "images": images, **began.as_dict(), **more})
+def _over_ranks(began: Clock) -> dict[str, float]:
+    """What has passed by this rank's wall, and what all of them have computed; for all ranks."""
+    own = began.as_dict()
+    return own | {"processor_seconds": round(sum(gathered(own["processor_seconds"])), 2)}
+
+
+def _note_time(folder: Path, what: str, domain: str, images: int, spent: Mapping[str, float], **more: Any) -> None:
+    if rank_and_ranks()[0] == 0:
+        append_line(folder / TIMES, {"what": what, "domain": domain, "images": images, **spent, **more})
 
 
 def _about(spec: Spec, cell: Cell, model: Learner, data: Data) -> dict[str, Any]:

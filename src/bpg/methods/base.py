@@ -26,9 +26,10 @@ from bpg.errors import ModelError, UnknownName, WeightsNotFound, WrongUse
 from bpg.methods.parts.identity import as_json, check_backbone, identity
 from bpg.methods.parts.ways import Way
 from bpg.progress import Clock, Progress, counted
+from bpg.ranks import in_order, once, rank_and_ranks, share
 from bpg.registry import METHODS
 from bpg.store import Learned, State, digest_of, load_state, method_of, save_state
-from bpg.training import Batched, Loss, Optimisation, Resume, fit, once
+from bpg.training import Batched, Loss, Optimisation, Resume, fit
 from bpg.types import Prediction
 
 Images = Tensor | ImageSet | Sequence[str | Path] | str | Path  # prepared pixels (B, 3, H, W), or files
@@ -149,7 +150,7 @@ class Learner(Protocol):
         """Put this model into `folder`, in one step; its digest. Of several ranks, the first writes."""
         place = Path(folder)
         known = self._stored.get(place.resolve())
-        digest = once(lambda: save_state(self.state(), place, event=event, expects=known), lambda: digest_of(place))
+        digest = once(lambda: save_state(self.state(), place, event=event, expects=known))
         self._stored[place.resolve()] = digest
         for file in self._checkpoints:
             file.unlink(missing_ok=True)  # what it was kept for is safe now
@@ -226,10 +227,10 @@ class Learner(Protocol):
                 vit.recompute = False
 
     def survey(self, domain: Domain, probes: Sequence[Probe] = (FINISHED,)) -> Survey:
-        """One pass over the domain's training images, with progress told."""
+        """One pass over the domain's training images, shared by all ranks, with progress told."""
         tell = counted(self.progress, "survey") if self.progress is not None else None
         with self.timed("survey"):
-            return survey(self.backbone, domain.train, probes=probes, progress=tell)
+            return survey(self.backbone, domain.train, probes=probes, shared=True, progress=tell)
 
     @contextmanager
     def timed(self, activity: str) -> Iterator[None]:
@@ -348,18 +349,25 @@ def _backbone_of(state: State, source: str | None, device: str | torch.device) -
 
 
 def passed(learner: Learner, images: ImageSet, see: Callable[[Tensor], Tensor]) -> Tensor:
-    """What `see` makes of all images (n, ...) as evaluation sees them, batch by batch, with progress told."""
+    """What `see` makes of all images (n, ...) as evaluation sees them, batch by batch, with progress told.
+
+    All ranks call it, as they call `learn`, and each sees its share.
+    """
     tell = counted(learner.progress, "survey") if learner.progress is not None else None
     found: list[Tensor] = []
     done = 0
     with torch.no_grad():
-        for batch in prepared(learner.backbone, images, 32):
-            found.append(see(batch))
-            done += len(batch)
+        batches = prepared(learner.backbone, images.subset(share(len(images), 32)), 32)
+        seen = (see(batch) for batch in batches)
+        if rank_and_ranks()[1] > 1:
+            seen = (rows.cpu().clone() for rows in seen)  # a view would be sent with all that it is a view of
+        for rows in in_order(seen):
+            found.append(rows)
+            done += len(rows)
             if tell is not None:
                 tell(done, len(images))
-    empty = torch.empty(0, learner.backbone.feature_width, device=learner.backbone.device)
-    return torch.cat(found) if found else empty
+    device = learner.backbone.device
+    return torch.cat(found).to(device) if found else torch.empty(0, learner.backbone.feature_width, device=device)
 
 
 def prepared(backbone: Backbone, images: Images, batch_size: int) -> Iterator[Tensor]:

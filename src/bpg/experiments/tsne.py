@@ -90,7 +90,8 @@ def _heavy(places: Floats) -> Floats:
 
 def _squares(points: Floats) -> Floats:
     lengths = (points**2).sum(1)
-    return np.maximum(lengths[:, None] + lengths[None, :] - 2 * points @ points.T, 0.0)
+    squares: Floats = np.maximum(lengths[:, None] + lengths[None, :] - 2 * points @ points.T, 0.0)
+    return squares
 
 
 def _start(features: Floats) -> Floats:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
-from bpg.report.blocks import Answers, Block, Cell, Curves, Heat, Page, Pictures, Scatter, Section, Table, shown
+from bpg.report.blocks import Answers, Block, Cell, Curves, Figure, Heat, Page, Pictures, Scatter, Section, Table, shown
 from bpg.report.figure import HEIGHT, WIDTH, chart, colour
 
 MAP_HEIGHT = 420
@@ -38,7 +39,7 @@ def _section(section: Section, index: int) -> str:
 
 def _block(block: Block) -> str:
     if isinstance(block, Table):
-        table = _table(block.columns, block.rows)
+        table = _table(block.columns, block.rows) + _notes(block.notes)
         return f"<details><summary>{escape(block.title)}</summary>{table}</details>" if block.title else table
     if isinstance(block, Heat):
         return _heat(block)
@@ -48,6 +49,8 @@ def _block(block: Block) -> str:
         return _scatter(block)
     if isinstance(block, Answers):
         return _answers(block)
+    if isinstance(block, Figure):
+        return _figure(block)
     assert isinstance(block, Pictures)
     figures = "".join(
         f'<figure><img src="{escape(p.source)}" alt="{escape(p.caption)}"><figcaption>{escape(p.caption)}</figcaption>'
@@ -64,6 +67,10 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
         "<tr>" + "".join(f"<td{_kind(cell)}>{escape(shown(cell))}</td>" for cell in row) + "</tr>" for row in rows
     )
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _notes(notes: Sequence[str]) -> str:
+    return f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in notes)}</ul>' if notes else ""
 
 
 def _kind(cell: Cell) -> str:
@@ -154,3 +161,21 @@ def _answers(block: Answers) -> str:
             f"{bars}</div></div>"
         )
     return f'<h3>{escape(block.title)}</h3><div class="cards">{"".join(cards)}</div>'
+
+
+def _figure(block: Figure) -> str:
+    """A drawing for light and one for dark, in the page; on a narrow screen it scrolls before its words get small."""
+    from bpg.report.plots import svg  # matplotlib takes a second to import, and most pages have no figure
+
+    light, dark = (
+        "data:image/svg+xml;base64," + base64.b64encode(svg(block, dark=dark)).decode() for dark in (False, True)
+    )
+    pixels = 96 * block.width
+    caption = f"<figcaption><strong>{escape(block.title)}.</strong> {escape(block.caption)}</figcaption>"
+    return (
+        '<figure class="drawn"><div class="wide"><picture>'
+        f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+        f'<img src="{light}" alt="{escape(block.title)}" '
+        f'style="min-width:{0.8 * pixels:.0f}px;max-width:{1.4 * pixels:.0f}px">'
+        f"</picture></div>{caption}</figure>"
+    )

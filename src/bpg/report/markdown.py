@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import escape
 
-from bpg.report.blocks import Answers, Block, Cell, Curves, Heat, Page, Section, Table, shown
+from bpg.report.blocks import Answers, Block, Cell, Curves, Figure, Heat, Page, Section, Table, numeric, shown
 
 BARS = "▁▂▃▄▅▆▇█"
 LINE = 24  # characters of a curve
 
 
 def markdown(page: Page, drawn: Mapping[str, str] | None = None) -> str:
-    """`page` as Markdown. Curves are the pictures whose addresses `drawn` gives by title, or small lines of bars;
-    other pictures and maps are left to the HTML page.
+    """`page` as Markdown. Curves and figures are the pictures whose addresses `drawn` gives by title. Curves that are
+    not there are small lines of bars; other pictures and maps are left to the HTML page. A figure's address is that of
+    its PNG, and the dark one lies beside it, as `plots.draw` leaves them.
     """
     lines = [f"# {_escaped(page.title)}", ""]
     for section in page.sections:
@@ -29,15 +31,33 @@ def _section(section: Section, drawn: Mapping[str, str]) -> list[str]:
     for block in section.blocks:
         if isinstance(block, Curves) and block.title in drawn:
             lines += [f"![{_escaped(block.title)}]({drawn[block.title]})", ""]
+        elif isinstance(block, Figure) and block.title in drawn:
+            lines += _figure(block, drawn[block.title])
         else:
             lines += _block(block)
     return lines
 
 
+def _figure(block: Figure, address: str) -> list[str]:
+    stem, dot, kind = address.rpartition(".")
+    dark, light, title = (escape(text) for text in (f"{stem}-dark{dot}{kind}", address, block.title))
+    caption = f"**{_escaped(block.title)}.**" + (f" {_escaped(block.caption)}" if block.caption else "")
+    return [
+        "<picture>",
+        f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">',
+        f'  <img alt="{title}" src="{light}" width="{96 * block.width:.0f}">',
+        "</picture>",
+        "",
+        caption,
+        "",
+    ]
+
+
 def _block(block: Block) -> list[str]:
     if isinstance(block, Table):
         title = [f"**{_escaped(block.title)}**", ""] if block.title else []
-        return [*title, *_table(block.columns, block.rows), ""]
+        notes = ["", *(f"- {_escaped(note)}" for note in block.notes)] if block.notes else []
+        return [*title, *_table(block.columns, block.rows), *notes, ""]
     if isinstance(block, Heat):
         rows = [[name, *_percents(values)] for name, values in zip(block.rows, block.values, strict=True)]
         return [f"**{_escaped(block.title)}**", "", *_table([block.corner, *block.columns], rows), ""]
@@ -74,17 +94,13 @@ def _percents(values: Sequence[float | None]) -> list[str]:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
-    numeric = [all(not isinstance(row[i], str) or _is_number(row[i]) for row in rows) for i in range(len(columns))]
+    numbers = [numeric(row[i] for row in rows) for i in range(len(columns))]
     lines = [
         "| " + " | ".join(map(_escaped, columns)) + " |",
-        "|" + "|".join("--:" if n else "---" for n in numeric) + "|",
+        "|" + "|".join("--:" if n else "---" for n in numbers) + "|",
     ]
     lines += ["| " + " | ".join(_escaped(shown(cell)) for cell in row) + " |" for row in rows]
     return lines
-
-
-def _is_number(cell: Cell) -> bool:
-    return isinstance(cell, str) and (not cell or cell[0].isdigit() or cell[0] == "-")
 
 
 def _bars(values: Sequence[float], top: float | None) -> str:

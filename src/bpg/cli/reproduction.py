@@ -201,7 +201,8 @@ def latency_of(results: Results, means: Means, out: Path) -> dict[str, Any] | No
 def experts_per_image(tests: Sequence[Mapping[str, Any]]) -> float:
     """How many spoke for a test image on average."""
     counts = [(int(number), images) for test in tests for number, images in test["experts"].items()]
-    return sum(number * images for number, images in counts) / max(1, sum(images for _, images in counts))
+    said, asked = sum(number * images for number, images in counts), sum(images for _, images in counts)
+    return float(said / max(1, asked))
 
 
 def list_items(common: Common, scale: str, out: Path, runs: Path) -> None:
@@ -320,7 +321,7 @@ def show_status(common: Common, out: Path, runs: Path, *, processes: int) -> Non
             came="no jobs",
             remedy="Name the folder that was given as --out.",
         )
-    counts = Counter(standing.state for standing in standings)
+    counts: Counter[str] = Counter(standing.state for standing in standings)
     left = seconds_left(standings, processes)
     if common.json:
         rows = [

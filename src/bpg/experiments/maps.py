@@ -14,8 +14,7 @@ from bpg.data.images import ImageSet
 from bpg.experiments.evaluation import STANDARD
 from bpg.experiments.manifest import below
 from bpg.experiments.tsne import tsne
-from bpg.methods.base import Learner, prepared
-from bpg.methods.parts.pool import Pooled
+from bpg.methods.base import Learner, Routable, prepared
 from bpg.types import Prediction
 
 POINTS = 240  # images of a test set on a map
@@ -29,7 +28,7 @@ def maps_of(model: Learner, tests: Sequence[TestSet], root: Path) -> dict[str, A
     {"tests": {name: {"labels": [...], "frozen": [[x, y], ...], "expert": [[x, y], ...]}}, "border": [...]}; the labels
     are of the set's classes in their order. `border` has the images that the prototypes can tell least, see `_border`.
     """
-    if not isinstance(model, Pooled):
+    if not isinstance(model, Routable) or not hasattr(model, "pool"):
         return {"tests": {}, "border": []}
     found = {}
     for test in tests:
@@ -60,7 +59,7 @@ def _plane(features: Sequence[Tensor]) -> list[list[float]]:
     return [[round(float(x), DIGITS), round(float(y), DIGITS)] for x, y in points]
 
 
-def _border(model: Pooled, tests: Sequence[TestSet], root: Path) -> list[dict[str, Any]]:
+def _border(model: Routable, tests: Sequence[TestSet], root: Path) -> list[dict[str, Any]]:
     """The test images of which the two likeliest domains are nearest to equally likely, one a test set, the closest
     first: with who would speak, and what hard selection and the mixture answer. They are chosen by that alone, whether
     the answers are right or wrong.
@@ -96,7 +95,7 @@ def _border(model: Pooled, tests: Sequence[TestSet], root: Path) -> list[dict[st
     return [answer for _, answer in sorted(found, key=lambda pair: pair[0])[:BORDER]]
 
 
-def _said(model: Pooled, answer: Prediction, at: int) -> dict[str, Any]:
+def _said(model: Routable, answer: Prediction, at: int) -> dict[str, Any]:
     assert answer.domain_weights is not None  # it routes
     weights = zip(model.domains, answer.domain_weights[at].tolist(), strict=True)
     return {

@@ -43,6 +43,7 @@ from bpg.experiments.records import (
 from bpg.experiments.spec import Cell, Spec
 from bpg.methods.base import Isolated, Learner, Routable, prepared
 from bpg.methods.parts.identity import SAME, as_json, identity
+from bpg.methods.parts.pool import for_routing
 from bpg.progress import Clock, Progress
 from bpg.ranks import agree, gathered, once, rank_and_ranks
 from bpg.store import digest_of, history
@@ -69,7 +70,7 @@ def run_cell(
     `after` is told the run as it stands when a domain is learned and tested. With `maps`, what the experts make of
     the test images is drawn, too. A domain that `learn_part` has learned apart is merged in, to the same bytes.
     """
-    options = {"allow_new_classes": True, "checkpoint_seconds": checkpoint_seconds}
+    options: dict[str, Any] = {"allow_new_classes": True, "checkpoint_seconds": checkpoint_seconds}
     model = cell.build(backbone, **options)
     folder = folder_of(spec, cell, model, data, out)
     run = read_run(folder)
@@ -109,8 +110,13 @@ def run_cell(
                 once(lambda: write_lines(folder / RECORDS, records))
         if after is not None:
             after(read_run(folder))
-    once(lambda: [shutil.rmtree(folder / left, ignore_errors=True) for left in ("scratch", PARTS)])
+    once(lambda: _clear(folder))
     return read_run(folder)
+
+
+def _clear(folder: Path) -> None:
+    for left in ("scratch", PARTS):
+        shutil.rmtree(folder / left, ignore_errors=True)
 
 
 def learn_part(
@@ -207,6 +213,7 @@ def _test(
     tensors = [*state.shared.values(), *(t for kept in state.domains.values() for t in kept.tensors.values())]
     if stage == len(stream.domains):
         once(lambda: _time_answers(model, tests, folder))
+    routing = [tensor for kept in state.domains.values() for name, tensor in kept.tensors.items() if for_routing(name)]
     kept = state.facts.get("memory")
     return {
         "stage": stage,
@@ -215,6 +222,8 @@ def _test(
         "ways": {way: [tally.as_dict() for tally in of_way] for way, of_way in tallies.items()},
         "stored_numbers": sum(tensor.numel() for tensor in tensors),
         "stored_bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        "routing_numbers": sum(tensor.numel() for tensor in routing),
+        "routing_bytes": sum(tensor.numel() * tensor.element_size() for tensor in routing),
         "kept_images": len(kept["names"]) if kept else 0,
         "facts": {name: _brief(kept.facts) for name, kept in state.domains.items()},
     }

@@ -59,7 +59,7 @@ class Job:
 
     @property
     def label(self) -> str:
-        return next(iter(self.document["methods"]))
+        return str(next(iter(self.document["methods"])))
 
     @property
     def seed(self) -> int:
@@ -139,7 +139,7 @@ def read_scale(name: str) -> Scale:
 
 def streams_of(scale: Scale) -> dict[str, Stream]:
     """What stands for each of the paper's benchmarks at this scale."""
-    return {name: Stream(name, scale.streams[name]) for name in STREAMS if name in scale.streams}  # type: ignore[index]
+    return {name: Stream(name, scale.streams[name]) for name in STREAMS if name in scale.streams}
 
 
 def paper() -> dict[str, Any]:

@@ -22,7 +22,7 @@ from bpg.data.protocols import PROTOCOLS
 from bpg.errors import BPGError, WrongUse, unknown_name
 from bpg.methods.base import Learner, is_routable, usual_of
 from bpg.methods.parts.ways import MIXTURES, OWN, WAY_OPTIONS
-from bpg.mixture import FUSIONS
+from bpg.mixture import FUSIONS, Fusion
 from bpg.registry import DATASETS, METHODS, ROUTERS
 
 CONFIGS = Path(str(files("bpg").joinpath("configs")))
@@ -96,7 +96,7 @@ class Cell:
     seed: int
     values: Mapping[str, Any]  # settings of the method, but for the seed
     options: Mapping[str, Any]  # of a routable method: how it answers, no part of what it learns
-    ways: tuple[str, ...] = ()  # fusions under which a routable method is measured besides the usual ways
+    ways: tuple[Fusion, ...] = ()  # fusions under which a routable method is measured besides the usual ways
 
     @property
     def title(self) -> str:

@@ -22,17 +22,17 @@ def track_run(run: Run, folder: Path) -> None:
         ) from error
     place = folder / run.folder.parent.name / run.folder.name
     shutil.rmtree(place, ignore_errors=True)  # it knows no events but what the records say
-    with SummaryWriter(str(place)) as writer:  # type: ignore[no-untyped-call]
+    with SummaryWriter(str(place)) as writer:
         for domain, curve in run.curves.items():
             for step, loss in curve:
-                writer.add_scalar(f"loss/{domain}", loss, step)  # type: ignore[no-untyped-call]
+                writer.add_scalar(f"loss/{domain}", loss, step)
         for record in run.records:
             for way, tests in record["ways"].items():
                 total = sum(test["total"] for test in tests)
                 if total:
                     share = 100 * sum(test["correct"] for test in tests) / total
-                    writer.add_scalar(f"A_t/{way}", share, record["stage"])  # type: ignore[no-untyped-call]
+                    writer.add_scalar(f"A_t/{way}", share, record["stage"])
                 for test in tests:
                     if way == record["own"] and test["total"]:
                         right = 100 * test["correct"] / test["total"]
-                        writer.add_scalar(f"right/{test['name']}", right, record["stage"])  # type: ignore[no-untyped-call]
+                        writer.add_scalar(f"right/{test['name']}", right, record["stage"])

@@ -8,7 +8,8 @@ Paper: Wang et al., "DualPrompt: Complementary Prompting for Rehearsal-free Cont
 2204.04799.
 Here: each image has its own keys and values. Ports reshape where they should permute, so that images of a batch get
 each other's, and a model tested one image at a time loses ten points. Only learned keys compete at test time. Prompts
-and keys begin as in ports, from -1 to 1, the head as in the released code, as nothing; rate and batch are ours.
+begin as in ports, from -1 to 1; keys as in the released code, near 0, since a key that begins large is not drawn to its
+images within a few hundred steps; the head as there, as nothing. Rate and batch are ours.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class DualPrompt(Slotted):
         prompts = 2 * torch.rand(shape, generator=generator) - 1
         if others := network.others(name):  # begin where the domain before ended
             prompts = others[-1].prompts.detach().clone()
-        return Slot(prompts=prompts, key=2 * torch.rand(self.backbone.feature_width, generator=generator) - 1)
+        return Slot(prompts=prompts, key=0.01 * torch.rand(self.backbone.feature_width, generator=generator))
 
     def learn(self, domain: Domain) -> None:
         self.admit(domain)

@@ -14,6 +14,7 @@ from bpg.experiments.paper import adaptive, equivalent, run, uniform
 from bpg.experiments.records import Run
 from bpg.metrics import Counts, average_accuracy, forgetting
 from bpg.report.blocks import (
+    Block,
     Case,
     Cases,
     Cell,
@@ -40,7 +41,8 @@ STRIP = 5  # pictures of a domain
 
 def ranks(results: Results) -> Made:
     """A_T and F_T over the hidden dimension, uniform and adaptive at the same number of parameters."""
-    setup, used = results.setup, {}
+    setup = results.setup
+    used: dict[str, Group | None] = {}
     seeds = setup.scale.seeds
     equal = {r0: equivalent(setup, r0) for r0 in setup.scale.r0s}
     grid = sorted({*setup.scale.ranks, *(r for r in equal.values() if r is not None)})
@@ -81,7 +83,7 @@ def ranks(results: Results) -> Made:
         "bpg_adapter_r0_64": "adaptive, r_0 = 64",
     }
     theirs: list[list[Cell]] = [[name, its[key].get("A_T"), its[key].get("F_T")] for key, name in named.items()]
-    blocks = [
+    blocks: list[Block] = [
         Figure("Hidden dimension", [panels], caption=caption),
         Table(columns, rows, title="Ours"),
         Table(["model", "A_T hard", "F_T hard"], theirs, title="What the paper prints of its figure, on DomainNet"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 
@@ -47,8 +48,8 @@ SAME_WEIGHTS = (
 
 
 ACROSS = (
-    "The paper's S-iPrompts on CDDB (74.51) and KA-Prompt on DomainNet (62.91) are means over domains; what is printed with "
-    "BPG-Inference beside them is not said to be one."
+    "The paper's S-iPrompts on CDDB (74.51) and KA-Prompt on DomainNet (62.91) are means over domains; what is printed "
+    "with BPG-Inference beside them is not said to be one."
 )
 
 
@@ -65,14 +66,14 @@ def separability(name: str) -> Callable[[Results], Made]:
             [domain, *(f"{known[key][at]:.3f}" for key in ("bcs", "wcs", "s"))] for at, domain in enumerate(names)
         ]
         tables = [Table(columns, its, title="The paper's")]
-        if ours:
+        if found is not None:
             rows: list[list[Cell]] = []
             for domain, row in ours.items():
                 values = [row[key] for key in ("between", "within", "separability")]
                 rows.append([domain, row["images"], *(None if v is None else f"{v:.3f}" for v in values), row["rank"]])
             tables.append(
                 Table(["domain", "images", *columns[1:], "r_t"], rows, title=f"Ours, on {found['named']['name']}")
-            )  # type: ignore[index]
+            )
         text = ["Unit-length features of the frozen class token. r_t = s_0 r_0 / s_t."]
         if results.whole and set(ours) >= set(names):
             rows = []
@@ -113,23 +114,18 @@ def main(name: str) -> Callable[[Results], Made]:
                    "F_T ours", "difference", "remark"]  # fmt: skip
         notes = [AVERAGES, "F_T: what old domains lost, averaged over later steps; lower is better."]
         notes.append("*: as its authors report it. Upper Bound: BPG's experts, told the domain.")
-        text = [
-            ""
-            if results.whole
-            else "Other data than the paper's: its numbers stand beside ours, no difference is taken."
-        ]
         blocks = [compared(results, columns, rows, notes=notes), *sources(used)]
         return [], blocks, []
 
     return made
 
 
-def _named(row: dict[str, object]) -> list[Cell]:
+def _named(row: Mapping[str, Any]) -> list[Cell]:
     star = "*" if row.get("as_reported_by_its_authors") else ""
     return [f"{row['method']}{star}", str(row["backbone"]), int(str(row["buffer_per_class"]))]
 
 
-def _remark(results: Results, stream: Stream | None, row: dict[str, object], group: Group | None) -> str:
+def _remark(results: Results, stream: Stream | None, row: Mapping[str, Any], group: Group | None) -> str:
     if row.get("why_missing"):
         return str(row["why_missing"])
     if row["ours"] is None:
@@ -139,7 +135,7 @@ def _remark(results: Results, stream: Stream | None, row: dict[str, object], gro
     return "" if group is not None else results.why(stream, str(row["ours"]))
 
 
-def _compared(results: Results, group: Group | None, way: str, row: dict[str, object]) -> list[Cell]:
+def _compared(results: Results, group: Group | None, way: str, row: Mapping[str, Any]) -> list[Cell]:
     """Average, and paper, ours, difference of A_T and F_T; ours by the paper's kind of average where it is known."""
     kind = row["average"]
     measure = mean_accuracy if kind == "mean" else average_accuracy
@@ -165,7 +161,7 @@ def _streams(results: Results) -> Iterator[tuple[str, str, Stream]]:
 PAIR = ["A_T paper", "A_T ours", "difference", "F_T paper", "F_T ours", "difference"]
 
 
-def _pair(results: Results, group: Group | None, way: str, its: dict[str, object]) -> list[Cell]:
+def _pair(results: Results, group: Group | None, way: str, its: Mapping[str, Any]) -> list[Cell]:
     right, lost = measured(group, way, average_accuracy), measured(group, way, forgetting)
     return [
         printed(its.get("A_T")),

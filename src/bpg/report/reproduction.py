@@ -181,7 +181,7 @@ def write_reproduction(items: Sequence[Item], scale: str, results: Results, out:
             if isinstance(block, Figure):
                 stem = name if sum(isinstance(b, Figure) for b in section.blocks) == 1 else f"{name}-{number}"
                 draw(block, figures, stem)
-                drawn[block.title] = f"figures/{stem}"
+                drawn[block.title] = f"figures/{stem}.png"
             elif isinstance(block, Table | Heat) and block.title != ORIGIN:
                 fragments.append(latex(block, caption=block.title or section.title, label=f"tab:{name}-{number}"))
         if fragments:

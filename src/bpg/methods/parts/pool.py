@@ -421,6 +421,11 @@ def _check_confidence(confidence: Tensor, distance: Tensor) -> None:
         )
 
 
+def for_routing(name: str) -> bool:
+    """Whether a tensor of a domain says where the domain lies, and nothing of what its expert does."""
+    return name.partition("/")[0] in ("prototypes", "reach")
+
+
 def _key(what: str, probe: Probe) -> str:
     return what if probe == FINISHED else f"{what}/{probe.kind}-{probe.depth}"
 

@@ -143,10 +143,11 @@ class Slotted(Prompted, Pooled):
 
     def settle(self, network: Any, domain: Domain) -> None:
         """Take up a network that has learned `domain`, and remember where the domain lies."""
-        found = self.survey(domain)
-        self.network = network
         parameters = sum(own.numel() for own in network.slot(domain.name).parameters())
-        self.take_in(domain, found, Forced(self, domain.name, domain.classes), parameters=parameters)
+        with self.timed("routing"):  # by BPG's inference and the like: the method itself has no use for it
+            found = self.survey(domain)
+            self.network = network
+            self.take_in(domain, found, Forced(self, domain.name, domain.classes), parameters=parameters)
 
     def forward(self, images: Tensor) -> Prediction:
         return self.compare(images, [self.way])[0]

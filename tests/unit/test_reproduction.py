@@ -1,0 +1,182 @@
+"""The paper's tables and figures: which jobs they need at each scale, and what they say of records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bpg.experiments.paper import ITEMS, Setup, adaptive, equivalent, jobs_of, run, uniform
+from bpg.experiments.scale import SCALES, STREAMS, Job, paper, read_scale, streams_of
+from bpg.registry import METHODS
+from bpg.report.blocks import Table, shown
+from bpg.report.paper_figures import FIGURES
+from bpg.report.paper_tables import DOMAINS, TABLES
+from bpg.report.reproduction import Results
+from tests.unit.test_paper import HARD, SOFT, TESTS, counts
+
+LABELS = {
+    "tab:separability_domainnet", "tab:separability_cddb", "tab:separability_core50", "tab:domainnet", "tab:cddb",
+    "tab:core50", "tab:ab_component", "tab:ab_other_method", "tab:tuning", "tab:detail_bpg_inference",
+    "tab:ab_bpg_inference_weight", "tab:efficiency_params", "tab:efficiency_train", "sec:efficiency", "fig:intro_fig",
+    "fig:ab_r", "fig:tsne",
+}  # fmt: skip
+
+
+def setup(scale: str, surveys: Mapping[str, Any] | None = None) -> Setup:
+    read = read_scale(scale)
+    return Setup(read, streams_of(read), lambda job: (surveys or {}).get(job.key))
+
+
+def results(scale: str, folders: Mapping[str, Path] | None = None) -> Results:
+    return Results(setup(scale), folders or {}, {}, whole=scale == "paper")
+
+
+def table(name: str, found: Results, title: str = "") -> list[dict[str, str]]:
+    """The rows of an item's table, as they are shown."""
+    _, blocks, _ = TABLES[name](found)
+    (block,) = [b for b in blocks if isinstance(b, Table) and (b.title.startswith(title) if title else not b.title)]
+    names = [f"{n} {at}" if block.columns.count(n) > 1 else n for at, n in enumerate(block.columns)]
+    return [dict(zip(names, map(shown, row), strict=True)) for row in block.rows]
+
+
+@pytest.fixture
+def printed(tmp_path: Path) -> Results:
+    """The paper's own matrices as if they were three runs of ours on DomainNet."""
+    made = setup("paper")
+    folders = {}
+    for seed in made.scale.seeds:
+        job = run(made.first, "bpg", seed)
+        folders[job.key] = tmp_path / f"bpg-seed{seed}-000000000000"
+        write_run(folders[job.key], job, {"soft": SOFT, "hard": HARD, "oracle": SOFT, "threshold+l2": SOFT})
+    return Results(made, folders, {}, whole=True)
+
+
+def write_run(folder: Path, job: Job, ways: Mapping[str, tuple[tuple[float, ...], ...]]) -> None:
+    """Records that give the printed percentages."""
+    folder.mkdir()
+    names = DOMAINS["domainnet"]
+    about = {
+        "format": 1, "label": job.label, "seed": job.seed, "method": "bpg", "digest": "0" * 64, "options": {},
+        "settings": {}, "experiment": "domainnet", "machine": {"device": "cuda"}, "backbone": {"name": "ViT-B/16"},
+        "data": {
+            "benchmark": "domainnet", "root": None, "protocol": "s-prompts", "classes": [],
+            "domains": [{"name": name, "test": True, "train": {"images": 1}} for name in names],
+            "tests": [{"name": n, "domain": n, "images": size} for n, size in zip(names, TESTS, strict=True)],
+        },
+    }  # fmt: skip
+    (folder / "run.json").write_text(json.dumps(about))
+    lines = []
+    for stage in range(6):
+        told: dict[str, list[dict[str, Any]]] = {}
+        for way, matrix in ways.items():
+            right = counts(matrix).correct[stage]
+            told[way] = [
+                {"name": n, "domain": n, "correct": right[at], "total": TESTS[at], "experts": {}}
+                for at, n in enumerate(names[: stage + 1])
+            ]
+        lines.append(json.dumps({"stage": stage + 1, "learned": names[stage], "own": "soft", "ways": told}))
+    (folder / "records.jsonl").write_text("\n".join(lines))
+
+
+def test_every_table_and_figure_of_the_paper_is_an_item_with_a_maker() -> None:
+    assert {item.label for item in ITEMS.values()} == LABELS
+    assert set(TABLES) | set(FIGURES) == set(ITEMS)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_job_of_a_scale_can_be_built(scale: str) -> None:
+    jobs = jobs_of(ITEMS.values(), setup(scale))
+    assert len({job.key for job in jobs}) == len(jobs)
+    for job in jobs:
+        _, cell = job.spec()
+        METHODS[cell.method].Settings(**cell.values)
+        assert (cell.label, cell.seed) == (job.label, job.seed)
+
+
+def test_scales_differ_in_settings_alone() -> None:
+    """What `bpg run` would run is the same run: an item asks for the settings as they ship."""
+    small = setup("small")
+    job = run(small.first, "pina", 0)
+    assert job.document["methods"]["pina"] == small.first.document("pina")["methods"]["pina"]
+    lora = run(small.first, "bpg-lora", 0).document["methods"]["bpg-lora"]
+    own = small.first.document("bpg")["methods"]["bpg"]
+    assert lora == {k: v for k, v in own.items() if k != "ways"} | {"method": "bpg", "expert": {"parts": "lora"}}
+
+
+def test_a_uniform_model_of_equal_size_is_asked_for_once_the_domains_are_surveyed() -> None:
+    before = setup("small")
+    assert equivalent(before, 4) is None
+    survey = before.first.survey(0, r0=4)
+    after = setup("small", {survey.key: {"domains": [{"rank": 9}, {"rank": 12}]}})
+    assert equivalent(after, 4) == 11  # 10.5, halves up
+    wanted = {job.key for job in jobs_of([ITEMS["ranks"]], after)}
+    assert uniform(after.first, 11, 2).key in wanted
+    assert adaptive(after, 16, 1).key == run(after.first, "bpg", 1).key  # the stream's own r_0
+
+
+def test_every_row_of_the_paper_is_a_method_here_or_says_that_it_is_none() -> None:
+    rows = [row for stream in STREAMS for row in paper()["main"][stream]]
+    ours = {row["ours"] for row in rows if row["ours"]}
+    variants = {"bpg-clip": "bpg", "pina-clip": "pina", "l2p-memory": "l2p"}
+    assert {variants.get(label, label) for label in ours} <= set(METHODS)
+    assert {row["average"] for row in rows} == {"pooled", "mean", None}
+    for name in STREAMS:
+        shown_rows = table(f"main-{name}", results("paper"))
+        assert len(shown_rows) == len(paper()["main"][name])
+        assert all(row["A_T paper"] != "-" for row in shown_rows)
+        assert {row["remark"] for row in shown_rows if row["method"].startswith("ICON")} <= {"not implemented yet"}
+
+
+def test_capacity_and_sizes_give_the_papers_digits_without_any_data() -> None:
+    rows = table("parameters", results("paper"), "From the paper's s_t")
+    its = paper()["parameter_budget_domainnet"]
+    for at, row in enumerate(rows[:6]):
+        assert row["r_t"] == row["r_t paper"] == str(its["r"][at])
+        assert row["adapters, M"] == f"{its['adapter_M'][at]:.2f}"
+        assert row["in all, M"] == f"{its['domain_total_M'][at]:.2f}"
+    assert [row["adapters, M"] for row in rows[6:]] == ["27.63", "7.14", "28.39"]
+    assert [row["in all, M"] for row in rows[6:]] == ["29.27", "8.78", "30.02"]  # 29.26 and 8.77 printed: a footnote
+    _, blocks, _ = TABLES["parameters"](results("paper"))
+    assert any("29.267" in note for block in blocks if isinstance(block, Table) for note in block.notes)
+
+
+def test_the_papers_own_matrix_differs_by_nothing_from_the_paper(printed: Results) -> None:
+    bpg = next(r for r in table("main-domainnet", printed) if r["method"] == "BPG" and r["backbone"] == "vit")
+    assert (bpg["average"], bpg["A_T ours"], bpg["difference 6"]) == ("pooled", "72.19 ± 0.00", "+0.00")
+    assert bpg["F_T ours"] == "0.24 ± 0.00"
+    rows = {row["weights"]: row for row in table("weighting", printed)}
+    assert rows["hard selection"]["A_T ours"] == "68.33 ± 0.00"
+    assert rows["Thres+L1"]["over hard, paper"] == "+3.86"
+    assert rows["Thres+L1"]["over hard, ours"] == "+3.86 ± 0.00"
+    assert rows["Mean"]["F_T paper"] == rows["Mean"]["F_T ours"] == "-"
+    parts = {row["method"]: row for row in table("components", printed, "DomainNet") if row["backbone"] == "vit"}
+    assert parts["Baseline + BPG-Adapter"]["A_T ours"] == "68.33 ± 0.00"
+    assert parts["Baseline"]["A_T ours"] == "-"
+    matrix = table("matrices", printed, "ours, BPG")
+    assert matrix[5]["clipart"] == "76.83"
+    assert matrix[0]["sketch"] == ""
+
+
+def test_no_difference_is_taken_across_kinds_of_averages_or_on_other_data(printed: Results) -> None:
+    rows = table("main-cddb", printed)
+    assert {row["average"] for row in rows if row["method"] == "S-iPrompts"} == {"mean"}
+    assert next(r for r in rows if r["method"] == "PINA")["average"].startswith("not said")
+    assert "difference" not in " ".join(table("main-domainnet", results("demo"))[0])
+
+
+def test_runs_are_named_below_the_numbers_they_give(printed: Results) -> None:
+    rows = table("weighting", printed, "Where the numbers come from")
+    assert rows[0]["runs"].count("bpg-seed") == 3
+
+
+def test_what_is_missing_is_shown_with_the_papers_number_and_the_reason() -> None:
+    rows = {(r["method"], r["backbone"]): r for r in table("main-domainnet", results("demo"))}
+    assert rows["S-liPrompts", "clip"]["remark"] == "needs CLIP weights, not at this scale"
+    assert rows["BPG", "vit"]["remark"] == "not run"
+    assert rows["DyTox", "vit"]["A_T paper"] == "62.94"
+    for maker in (TABLES | FIGURES).values():  # nothing of ours is there, and nothing fails for it
+        maker(results("small"))

@@ -37,6 +37,7 @@ from bpg.experiments.records import (
     append_line,
     lines,
     read_run,
+    replace_text,
     write_json,
     write_lines,
 )
@@ -183,7 +184,7 @@ def _map(model: Learner, learned: int, data: Data, folder: Path) -> None:
             came=f"a model of {learned} domains" if learned else "records alone",
             remedy="Remove the folder to run it again.",
         )
-    write_json(folder / MAPS, maps_of(model, data.stream.tests, data.root))
+    replace_text(folder / MAPS, json.dumps(maps_of(model, data.stream.tests, data.root), sort_keys=True) + "\n")
 
 
 def _learn(model: Learner, domain: Domain, folder: Path, show: Show) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bpg.report.blocks import Pixels
 
 SHOWN = 3  # domains of the motivation: the easiest, one between, the hardest
-STRIP = 5  # pictures of a domain
+STRIP = 6  # pictures of a domain
 
 
 def ranks(results: Results) -> Made:

@@ -24,6 +24,7 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     title: str = ""
     notes: Sequence[str] = ()
+    folded: bool = True  # on a page, behind its title if it has one
 
 
 @dataclass(frozen=True, slots=True)

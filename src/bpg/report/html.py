@@ -7,7 +7,21 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
-from bpg.report.blocks import Answers, Block, Cell, Curves, Figure, Heat, Page, Pictures, Scatter, Section, Table, shown
+from bpg.report.blocks import (
+    Answers,
+    Block,
+    Cell,
+    Curves,
+    Figure,
+    Heat,
+    Page,
+    Pictures,
+    Scatter,
+    Section,
+    Table,
+    numeric,
+    shown,
+)
 from bpg.report.figure import HEIGHT, WIDTH, chart, colour
 
 MAP_HEIGHT = 420
@@ -40,7 +54,9 @@ def _section(section: Section, index: int) -> str:
 def _block(block: Block) -> str:
     if isinstance(block, Table):
         table = _table(block.columns, block.rows) + _notes(block.notes)
-        return f"<details><summary>{escape(block.title)}</summary>{table}</details>" if block.title else table
+        if block.title and block.folded:
+            return f"<details><summary>{escape(block.title)}</summary>{table}</details>"
+        return f"<h3>{escape(block.title)}</h3>{table}" if block.title else table
     if isinstance(block, Heat):
         return _heat(block)
     if isinstance(block, Curves):
@@ -61,21 +77,19 @@ def _block(block: Block) -> str:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    kinds = [_kind(rows[0][place]) if rows else "" for place in range(len(columns))]
+    kinds = [' class="number"' if numeric(row[at] for row in rows) else "" for at in range(len(columns))]
     head = "".join(f'<th scope="col"{kind}>{escape(column)}</th>' for kind, column in zip(kinds, columns, strict=True))
     body = "".join(
-        "<tr>" + "".join(f"<td{_kind(cell)}>{escape(shown(cell))}</td>" for cell in row) + "</tr>" for row in rows
+        "<tr>"
+        + "".join(f"<td{kind}>{escape(shown(cell))}</td>" for kind, cell in zip(kinds, row, strict=True))
+        + "</tr>"
+        for row in rows
     )
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _notes(notes: Sequence[str]) -> str:
     return f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in notes)}</ul>' if notes else ""
-
-
-def _kind(cell: Cell) -> str:
-    words = isinstance(cell, str) and not (cell[:1].isdigit() or cell[:1] == "-")
-    return "" if words else ' class="number"'
 
 
 def _heat(block: Heat) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -150,7 +150,8 @@ def reproduction(items: Sequence[Item], results: Results) -> dict[str, Section]:
     makers = TABLES | FIGURES
     found = {}
     for item in items:
-        text, blocks, warnings = makers[item.name](results)
+        text, made, warnings = makers[item.name](results)
+        blocks = [replace(b, folded=b.title == ORIGIN) if isinstance(b, Table) else b for b in made]
         stands = _stands(item, results)
         found[item.name] = Section(
             item.title, [f"The paper's {item.kind} {item.label}. {stands}", *text], blocks, warnings

@@ -18,7 +18,7 @@ from bpg.methods.base import Learner, Routable, prepared
 from bpg.types import Prediction
 
 POINTS = 240  # images of a test set on a map
-BORDER = 4  # images between two domains
+BORDER, SEARCHED = 4, 40  # images between two domains; of each test set, those that are looked at
 DIGITS = 4
 
 
@@ -68,7 +68,7 @@ def _border(model: Routable, tests: Sequence[TestSet], root: Path) -> list[dict[
         return []
     found = []
     for test in tests:
-        images, start = spread_out(test.images, POINTS), 0
+        images, start = spread_out(test.images, SEARCHED), 0
         closest: tuple[float, dict[str, Any]] | None = None
         for batch in prepared(model.backbone, images, 32):
             hard, soft = model.compare(batch, [STANDARD["hard"], STANDARD["soft"]])

@@ -23,6 +23,7 @@ from bpg.experiments.runner import run_cell
 from bpg.experiments.spec import Spec, cells, data_root, read_spec
 from bpg.metrics import average_accuracy
 from bpg.progress import Progress
+from bpg.report.blocks import Table
 from bpg.report.contents import contents, stuck_at_chance
 from bpg.report.html import html
 from bpg.report.markdown import markdown
@@ -320,6 +321,45 @@ def test_a_report_says_all_there_is_to_say(ran: tuple[Path, Spec]) -> None:
     assert str(ran[0]) not in whole
     plain = html(contents(runs))
     assert "data:image" not in plain.replace("img-src data:", "")
+
+
+KEEPERS = """
+name = "toy"
+[data]
+root = "{root}"
+order = ["red", "blue"]
+[backbone]
+source = "toy"
+[methods.finetune]
+optimisation = {{ epochs = 1 }}
+[methods.joint]
+optimisation = {{ epochs = 1 }}
+[methods.er]
+optimisation = {{ epochs = 1 }}
+memory = {{ images = 4 }}
+"""
+
+
+def costs(runs: list[Any], column: str) -> dict[Any, Any]:
+    """A column of the report's table of costs, by method."""
+    (section,) = (section for section in contents(runs).sections if section.title == "What it costs")
+    (table,) = section.blocks
+    assert isinstance(table, Table)
+    return {row[0]: row[table.columns.index(column)] for row in table.rows}
+
+
+def test_kept_files_are_bytes_and_no_numbers_and_references_are_told(tmp_path: Path) -> None:
+    toy_folder(tmp_path / "data", count=6)
+    runs = run_all(spec_in(tmp_path, text=KEEPERS), tmp_path / "out")
+    plain, joint, kept = (run.records[-1] for run in runs)
+    assert plain["stored_numbers"] == joint["stored_numbers"] == kept["stored_numbers"]
+    assert kept["stored_bytes"] > plain["stored_bytes"] + 4 * 100  # of four image files
+    assert [record["kept_as"] for record in (plain, joint, kept)] == [None, "references", "images"]
+    assert any("by their paths alone" in text for section in contents(runs).sections for text in section.text)
+    assert costs(runs, "kept images") == {"finetune": 0, "joint": f"{joint['kept_images']} referred to", "er": 4}
+    old = {key: value for key, value in kept.items() if key != "kept_as"}  # of before, when every byte was a number
+    before = replace(runs[2], records=(*runs[2].records[:-1], old))
+    assert costs([runs[0], before], "stored") == {"finetune": plain["stored_numbers"], "er": None}
 
 
 def test_a_report_escapes_what_others_named(ran: tuple[Path, Spec]) -> None:

@@ -43,6 +43,7 @@ from bpg.experiments.records import (
 from bpg.experiments.spec import Cell, Spec
 from bpg.methods.base import Isolated, Learner, Routable, prepared
 from bpg.methods.parts.identity import SAME, as_json, identity
+from bpg.methods.parts.memory import of_memory
 from bpg.methods.parts.pool import for_routing
 from bpg.progress import Clock, Progress
 from bpg.ranks import agree, gathered, once, rank_and_ranks
@@ -211,6 +212,7 @@ def _test(
     _note_time(folder, "test", learned, sum(len(test.images) for test in tests), _over_ranks(began))
     state = model.state()
     tensors = [*state.shared.values(), *(t for kept in state.domains.values() for t in kept.tensors.values())]
+    files = [tensor for name, tensor in state.shared.items() if of_memory(name)]
     if stage == len(stream.domains):
         once(lambda: _time_answers(model, tests, folder))
     routing = [tensor for kept in state.domains.values() for name, tensor in kept.tensors.items() if for_routing(name)]
@@ -220,11 +222,12 @@ def _test(
         "learned": learned,
         "own": next(iter(tallies)),
         "ways": {way: [tally.as_dict() for tally in of_way] for way, of_way in tallies.items()},
-        "stored_numbers": sum(tensor.numel() for tensor in tensors),
+        "stored_numbers": sum(tensor.numel() for tensor in tensors) - sum(tensor.numel() for tensor in files),
         "stored_bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         "routing_numbers": sum(tensor.numel() for tensor in routing),
         "routing_bytes": sum(tensor.numel() * tensor.element_size() for tensor in routing),
         "kept_images": len(kept["names"]) if kept else 0,
+        "kept_as": kept["keeps"] if kept else None,
         "facts": {name: _brief(kept.facts) for name, kept in state.domains.items()},
     }
 

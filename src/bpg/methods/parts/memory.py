@@ -189,6 +189,13 @@ class Memory:
         return [self._item(domain, each) if isinstance(each, int) else each for each in kept]
 
 
+def of_memory(name: str) -> bool:
+    """Whether a shared tensor is of the memory: bytes of files or paths, which are no numbers that a model computes
+    with.
+    """
+    return name.startswith("memory/")
+
+
 def shares(sizes: Mapping[Any, int], total: int) -> dict[Any, int]:
     """How many of `total` each cell gets: all the same, and what small cells leave is given round by round.
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from bpg.data.batches import Batches, FeatureBatches, order_of
+from bpg.data.check import check
 from bpg.data.domain import Domain, DomainStream
 from bpg.data.images import ImageSet
 from bpg.data.transforms import Augmentation, Preprocessing
@@ -684,3 +685,22 @@ def test_without_kept_images_a_loaded_model_goes_on_alike(stream: DomainStream) 
     ours, its = one.state().shared, other.state().shared
     assert ours.keys() == its.keys()
     assert all(torch.equal(ours[name], its[name]) for name in ours)
+
+
+def test_a_model_knows_what_it_learned_from_and_older_ones_are_loaded(stream: DomainStream) -> None:
+    model, again = (Joint(toy_backbone(), **COMMON) for _ in range(2))
+    for domain in stream.domains[:2]:
+        model.learn(domain)
+    state = model.state()
+    assert state.facts["images_sha256"] == {domain.name: check(domain.train).sha256 for domain in stream.domains[:2]}
+    again.load_state(state)
+    assert again.state().facts == state.facts
+    again.load_state(replace(state, facts={key: own for key, own in state.facts.items() if key != "images_sha256"}))
+    again.learn(stream.domains[2])
+    assert list(again.state().facts["images_sha256"]) == ["green"]
+
+
+def test_a_domain_that_was_not_learned_to_the_end_is_not_known(stream: DomainStream) -> None:
+    model = EWC(toy_backbone(), **COMMON)
+    caught(model, stream.domains[0])
+    assert model.state().facts["images_sha256"] == {}

@@ -66,6 +66,11 @@ def test_a_domain_is_not_learned_again_by_a_slip(method: str, place: Path, tmp_p
     assert (model / "model.json").read_bytes() != before
 
 
+def test_rows_of_domains_are_no_classes(place: Path, tmp_path: Path) -> None:
+    learned(place, tmp_path / "icarl", "icarl", "--set", "optimisation.epochs=1")
+    assert json.loads(done("inspect", tmp_path / "icarl", "--json"))["classes"] == ["bar", "box", "cross"]
+
+
 def test_images_do_not_count_twice(place: Path, tmp_path: Path) -> None:
     learned(place, tmp_path / "ncm", "ncm")
     again = bpg("learn", tmp_path / "ncm", place / "data" / "red", "--backbone", place / "weights")

@@ -640,6 +640,25 @@ def test_a_reservoir_counts_a_domain_that_is_learned_twice_once() -> None:
     assert early < 0.15 * late  # 5 in 100, had each the same chance
 
 
+@pytest.mark.parametrize("again", ["red", "blue"])
+def test_a_domain_that_is_learned_twice_keeps_its_share_of_a_reservoir(again: str) -> None:
+    sizes = {"red": 60, "blue": 120, "green": 60}
+    counts: Counter[str] = Counter()
+    for seed in range(200):
+        memory = Memory(MemorySettings(images=10, keep="references"))
+        for name in ("red", "blue"):
+            memory = memory.after(named_images(name, sizes[name]), seed=seed)
+        others = [each for each in memory.kept if each.domain != again]
+        memory = memory.after(named_images(again, sizes[again]), seed=seed)
+        assert [each for each in memory.kept if each.domain != again] == others
+        assert len(memory) == len({each.path for each in memory.kept}) == 10
+        memory = memory.after(named_images("green", 60), seed=seed)
+        assert len(memory) == 10
+        counts.update(each.domain for each in memory.kept)
+    for name, size in sizes.items():
+        assert counts[name] / 2000 == pytest.approx(size / 240, abs=0.04)  # three standard errors
+
+
 def test_the_two_draws_crop_an_image_each_in_its_own_way(stream: DomainStream) -> None:
     memory = Memory(MemorySettings(images=1)).after(stream.domains[0], seed=0)
     own = Batches(stream.domains[1], Preprocessing(size=32), Augmentation(), 0, 4, 1)

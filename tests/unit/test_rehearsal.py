@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from bpg.data.check import check
 from bpg.data.domain import Domain, DomainStream
 from bpg.data.images import ImageSet
 from bpg.data.transforms import Augmentation, Preprocessing
+from bpg.errors import WrongUse
 from bpg.methods.base import Learner, prepared
 from bpg.methods.bic import BiC, BiCSettings
 from bpg.methods.derpp import DERpp
@@ -390,6 +392,22 @@ def test_icarl_distils_the_old_rows_on_all_images(stream: DomainStream) -> None:
         kept = distillation(logits[:, old], teacher(images), temperature=2.0)
         assert_close(found, cross_entropy(logits, rows) + 0.7 * kept)
         assert_close(logits[:, old], teacher(images))  # training begins where the teacher is
+
+
+def test_icarl_says_which_classes_it_cannot_answer(stream: DomainStream) -> None:
+    def keeping(images: int) -> ICaRL:
+        return ICaRL(toy_backbone(), memory={"images": images, "choice": "herding"}, **COMMON)
+
+    with pytest.raises(WrongUse, match="iCaRL keeps no images"):
+        keeping(0).learn(stream.domains[0])
+    few = keeping(2)
+    with pytest.warns(UserWarning, match="no image is kept of 1 of 3 classes") as told:
+        few.learn(stream.domains[0])
+    (missing,) = set(few.classes) - {each.name for each in few.memory.kept}
+    assert f": {missing}. Raise memory.images." in str(told[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        keeping(3).learn(stream.domains[0])
 
 
 # LUCIR

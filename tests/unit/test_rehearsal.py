@@ -677,6 +677,32 @@ def test_a_domain_that_is_learned_twice_keeps_its_share_of_a_reservoir(again: st
         assert counts[name] / 2000 == pytest.approx(size / 240, abs=0.04)  # three standard errors
 
 
+def test_a_domain_that_comes_again_is_not_replayed_beside_itself(stream: DomainStream) -> None:
+    red, blue = stream.domains[:2]
+    learner = DERpp(toy_backbone(), alpha=0.3, beta=0.5, memory={"images": 8}, **COMMON)
+    for domain in (red, blue):
+        learner.learn(domain)
+    memory, stored = learner.memory, learner.state().shared["logits"]
+    old = [at for at, each in enumerate(memory.kept) if each.domain == "red"]
+    assert 0 < len(old) < 8
+    assert old != list(range(len(old)))  # they do not stand at the beginning by chance
+    replay = learner.replayed(learner.network, blue)
+    assert replay["batches"].memory.kept == [memory.kept[at] for at in old]
+    now, images = caught(learner, blue), seen(learner, memory.images().subset(old)) + 0.1
+    with torch.no_grad():
+        logits = now.loss(now.network, images, 3 + torch.arange(len(old)))
+        labels = now.loss(now.network, images, 3 + len(old) + torch.arange(len(old)))
+        apart = (now.network(images) - stored[old]).square().mean(dim=1)
+        task = cross_entropy(now.network(images), now.network.head.places([memory.kept[at].name for at in old]))
+    assert_close(logits / 3, 0.3 * apart)
+    assert_close(labels / 3, 0.5 * task)
+    learner.learn(blue)
+    assert all(torch.equal(row, stored[old[at]]) for at, row in enumerate(learner.state().shared["logits"][: len(old)]))
+
+    plain = learned(FineTune(toy_backbone(), **COMMON), red, red)
+    assert equal(plain, learned(ER(toy_backbone(), memory={"images": 8}, **COMMON), red, red))
+
+
 def test_the_two_draws_crop_an_image_each_in_its_own_way(stream: DomainStream) -> None:
     memory = Memory(MemorySettings(images=1)).after(stream.domains[0], seed=0)
     own = Batches(stream.domains[1], Preprocessing(size=32), Augmentation(), 0, 4, 1)

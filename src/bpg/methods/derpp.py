@@ -47,9 +47,10 @@ class DERpp(Whole):
     def learn(self, domain: Domain) -> None:
         s, network = self.settings, self.grown(domain)
         replay = self.replayed(network, domain, draws=2)
-        wanted = _widened(self._logits, self.network.head.classes, network.head.classes)
-        wanted = wanted.to(self.backbone.device)
-        first, second = len(domain.classes), len(domain.classes) + len(self.memory)
+        known = _widened(self._logits, self.network.head.classes, network.head.classes)
+        others = [at for at, each in enumerate(self.memory.kept) if each.domain != domain.name]
+        wanted = known[others].to(self.backbone.device)
+        first, second = len(domain.classes), len(domain.classes) + len(others)
 
         def loss(network: Network, images: Tensor, labels: Tensor) -> Tensor:
             logits = network(images)
@@ -65,7 +66,7 @@ class DERpp(Whole):
         else:
             network = self.train(network, domain)
         memory = self.remembered(network, domain)
-        self._logits = self._kept(network, memory, wanted.cpu())
+        self._logits = self._kept(network, memory, known)
         self.network, self.memory = network, memory
 
     def _kept(self, network: Network, memory: Memory, before: Tensor) -> Tensor:

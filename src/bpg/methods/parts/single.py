@@ -111,13 +111,14 @@ class Single(Learner):
         return network.requires_grad_(False)
 
     def replayed(self, network: Any, domain: Domain, draws: int = 1) -> dict[str, Any]:
-        """What `train` is given so that images of the memory stand behind each batch; nothing while it is empty."""
-        if not self.memory:
+        """What `train` is given so that images of other domains stand behind each batch; nothing while none is kept."""
+        memory = self.memory.without(domain.name)
+        if not memory:
             return {}
         own = self.batches(domain, self.settings.optimisation)
-        kept = network.head.places([self.row(each.name, each.domain) for each in self.memory.kept])
+        kept = network.head.places([self.row(each.name, each.domain) for each in memory.kept])
         return {
-            "batches": Replayed(own, self.memory, draws),
+            "batches": Replayed(own, memory, draws),
             "rows": torch.cat([self.rows(network, domain), *[kept] * draws]),
         }
 

@@ -441,6 +441,25 @@ def test_features_that_have_not_moved_cost_nothing(stream: DomainStream) -> None
     assert_close(losses(*held) - losses(*free), 5.0 * apart, rtol=1e-3, atol=1e-5)  # of one old domain
 
 
+def test_features_are_held_by_the_root_of_the_number_of_old_domains(stream: DomainStream) -> None:
+    learner = LUCIR(toy_backbone(), ranking=0.0, **HERDED)
+    for domain in stream.domains[:2]:
+        learner.learn(domain)
+    found = []
+    for keep in (0.0, 5.0):
+        learner.settings = replace(learner.settings, keep=keep)
+        now = caught(learner, stream.domains[2])
+        with torch.no_grad():
+            for parameter in now.network.net.parameters():
+                parameter.mul_(1.1)
+        found.append(losses(learner, now))
+    images = seen(learner, now.domain.train)
+    with torch.no_grad():
+        apart = 1 - F.cosine_similarity(now.network.net(images), learner.network.net(images))
+    assert (apart > 1e-4).all()
+    assert_close(found[1] - found[0], 5.0 * 2**0.5 * apart, rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_the_margin_is_for_kept_images_and_from_other_classes_of_the_new_domain(
     most: int, stream: DomainStream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -31,6 +31,11 @@ class Clock:
         """What has passed since then."""
         now = {"seconds": time.monotonic() - self.wall, "processor_seconds": time.process_time() - self.processor}
         return {what: round(spent, 2) for what, spent in now.items()}
+
+
+def added(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """What two clocks tell, together."""
+    return {what: round(spent + other.get(what, 0.0), 2) for what, spent in one.items()}
 
 
 def counted(show: Callable[[Progress], None], activity: str) -> Callable[[int, int], None]:

@@ -48,6 +48,29 @@ def test_a_model_that_keeps_images_says_so(place: Path, tmp_path: Path) -> None:
     assert "This model" not in done("inspect", tmp_path / "finetune")
 
 
+@pytest.mark.parametrize("method", ["finetune", "icarl", "coda_prompt", "dualprompt", "sequential_probe"])
+def test_a_domain_is_not_learned_again_by_a_slip(method: str, place: Path, tmp_path: Path) -> None:
+    model, ways = tmp_path / "model", ("--backbone", place / "weights")
+    blocks = {"coda_prompt": ("blocks=[0]",), "dualprompt": ("common_blocks=[0]", "own_blocks=[1]")}
+    sets = [word for change in ("optimisation.epochs=1", *blocks.get(method, ())) for word in ("--set", change)]
+    learned(place, model, method, *sets)
+    before = (model / "model.json").read_bytes()
+    again = bpg("learn", model, place / "data" / "red", *ways)
+    assert again.returncode == 0, again.stderr
+    assert "red is learned already, from these very images" in again.stderr
+    assert (model / "model.json").read_bytes() == before
+    other = bpg("learn", model, place / "data" / "blue", "--name", "red", *ways)
+    assert other.returncode != 0
+    assert "knows a domain red already, from other images" in other.stderr
+    done("learn", model, place / "data" / "blue", "--name", "red", "--again", *ways)
+    assert (model / "model.json").read_bytes() != before
+
+
+def test_rows_of_domains_are_no_classes(place: Path, tmp_path: Path) -> None:
+    learned(place, tmp_path / "icarl", "icarl", "--set", "optimisation.epochs=1")
+    assert json.loads(done("inspect", tmp_path / "icarl", "--json"))["classes"] == ["bar", "box", "cross"]
+
+
 def test_images_do_not_count_twice(place: Path, tmp_path: Path) -> None:
     learned(place, tmp_path / "ncm", "ncm")
     again = bpg("learn", tmp_path / "ncm", place / "data" / "red", "--backbone", place / "weights")

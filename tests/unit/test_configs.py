@@ -80,6 +80,13 @@ def test_all_that_keep_images_say_how_many(folder: str) -> None:
     assert told == (keep | {"l2p-memory"}) - {"l2p"}  # which keeps none unless it is asked to
 
 
+@pytest.mark.parametrize("folder", BUDGETS)
+def test_bic_learns_its_correction_as_its_page_says(folder: str) -> None:
+    wanted = METHODS["bic"].Settings(**only_cell(read_spec(CONFIGS / folder / "bic.toml")).values).correction
+    assert wanted == METHODS["bic"].Settings().correction
+    assert (wanted.lr, wanted.schedule) == (0.1, "cosine")
+
+
 @pytest.mark.parametrize("path", OF_METHODS, ids=short)
 def test_header_names_a_source_and_what_to_expect(path: Path) -> None:
     lines = header(path)

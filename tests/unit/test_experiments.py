@@ -19,10 +19,11 @@ from bpg.errors import ImageError, ModelError, SettingsError, WrongUse
 from bpg.experiments.evaluation import evaluate, ways_of
 from bpg.experiments.manifest import find, prepare
 from bpg.experiments.records import append_line, read_run, read_runs
-from bpg.experiments.runner import run_cell
+from bpg.experiments.runner import learn_part, run_cell
 from bpg.experiments.spec import Spec, cells, data_root, read_spec
 from bpg.metrics import average_accuracy
 from bpg.progress import Progress
+from bpg.report.blocks import Table
 from bpg.report.contents import contents, stuck_at_chance
 from bpg.report.html import html
 from bpg.report.markdown import markdown
@@ -220,6 +221,59 @@ def test_what_is_finished_is_not_run_again_and_what_is_lost_is(ran: tuple[Path, 
     assert other.folder != before.folder  # other settings, another run
 
 
+def test_a_domain_costs_what_it_cost_before_a_kill_and_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy_folder(tmp_path / "data", count=10)
+    spec = spec_in(tmp_path, "methods={bpg={rank=2, optimisation={epochs=4}}}", "seeds=[0]")
+    (cell,), data, out = cells(spec), prepare(spec, find(spec.data), ignore), tmp_path / "out"
+
+    @contextmanager
+    def killed(_: str) -> Iterator[Any]:
+        def show(now: Progress) -> None:
+            if (now.activity, now.step) == ("training", 3):
+                raise KeyboardInterrupt
+
+        yield show
+
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    def interrupted(bar: Any = silent) -> Path:
+        with pytest.raises(KeyboardInterrupt):
+            run_cell(spec, cell, toy_backbone(), data, out, bar=bar)
+        (note,) = out.rglob("learning.json")
+        return note
+
+    def longer(note: Path) -> None:
+        """As if it had taken an hour."""
+        cost = json.loads(note.read_text())
+        cost["seconds"] += 3600
+        cost["of_it"]["training"]["seconds"] += 3500
+        note.write_text(json.dumps(cost))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bpg.experiments.runner.NOTED", 0.0)
+        note = interrupted(killed)
+    assert not (note.parent.parent / "times.jsonl").exists()
+    longer(note)
+    with monkeypatch.context() as patch:  # between the end of learning and the model
+        patch.setattr("bpg.methods.bpg.BPG.save", stopped)
+        longer(interrupted())
+    with monkeypatch.context() as patch:  # between the model and the line
+        patch.setattr("bpg.experiments.runner._note_learned", stopped)
+        interrupted()
+    assert not (note.parent.parent / "times.jsonl").exists()
+    learn_part(spec, cell, toy_backbone(), data, out, stage=2, bar=silent)
+    run = run_cell(spec, cell, toy_backbone(), data, out, bar=silent)
+    red, blue = (line for line in run.times if line["what"] == "learn")
+    assert (red["domain"], blue["domain"]) == ("red", "blue")
+    assert 7200 < red["seconds"] < 7300
+    assert 7000 < red["of_it"]["training"]["seconds"] < 7100
+    assert 0 < blue["seconds"] < 100
+    assert red["trained"] == blue["trained"] == run.records[-1]["facts"]["red"]["parameters"]
+
+
 def test_a_line_cut_by_a_kill_costs_only_itself(tmp_path: Path, ran: tuple[Path, Spec]) -> None:
     run = read_runs([ran[0] / "out"])[0]
     (tmp_path / "run.json").write_bytes((run.folder / "run.json").read_bytes())
@@ -320,6 +374,45 @@ def test_a_report_says_all_there_is_to_say(ran: tuple[Path, Spec]) -> None:
     assert str(ran[0]) not in whole
     plain = html(contents(runs))
     assert "data:image" not in plain.replace("img-src data:", "")
+
+
+KEEPERS = """
+name = "toy"
+[data]
+root = "{root}"
+order = ["red", "blue"]
+[backbone]
+source = "toy"
+[methods.finetune]
+optimisation = {{ epochs = 1 }}
+[methods.joint]
+optimisation = {{ epochs = 1 }}
+[methods.er]
+optimisation = {{ epochs = 1 }}
+memory = {{ images = 4 }}
+"""
+
+
+def costs(runs: list[Any], column: str) -> dict[Any, Any]:
+    """A column of the report's table of costs, by method."""
+    (section,) = (section for section in contents(runs).sections if section.title == "What it costs")
+    (table,) = section.blocks
+    assert isinstance(table, Table)
+    return {row[0]: row[table.columns.index(column)] for row in table.rows}
+
+
+def test_kept_files_are_bytes_and_no_numbers_and_references_are_told(tmp_path: Path) -> None:
+    toy_folder(tmp_path / "data", count=6)
+    runs = run_all(spec_in(tmp_path, text=KEEPERS), tmp_path / "out")
+    plain, joint, kept = (run.records[-1] for run in runs)
+    assert plain["stored_numbers"] == joint["stored_numbers"] == kept["stored_numbers"]
+    assert kept["stored_bytes"] > plain["stored_bytes"] + 4 * 100  # of four image files
+    assert [record["kept_as"] for record in (plain, joint, kept)] == [None, "references", "images"]
+    assert any("by their paths alone" in text for section in contents(runs).sections for text in section.text)
+    assert costs(runs, "kept images") == {"finetune": 0, "joint": f"{joint['kept_images']} referred to", "er": 4}
+    old = {key: value for key, value in kept.items() if key != "kept_as"}  # of before, when every byte was a number
+    before = replace(runs[2], records=(*runs[2].records[:-1], old))
+    assert costs([runs[0], before], "stored") == {"finetune": plain["stored_numbers"], "er": None}
 
 
 def test_a_report_escapes_what_others_named(ran: tuple[Path, Spec]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -200,6 +201,16 @@ def test_l2p_draws_keys_to_the_images_by_its_pull(stream: DomainStream) -> None:
 
 
 # DualPrompt
+
+
+def test_a_key_comes_to_lie_where_its_images_are(tmp_path: Path) -> None:
+    usual = ADAMW | {"epochs": 6, "batch_size": 8, "weight_decay": 0.0}  # a few steps, as methods have in tests
+    stream = toy_stream(tmp_path)
+    model = learned(DualPrompt, stream, optimisation=usual)
+    for domain in stream.domains[:2]:
+        features = model.embed(seen(model, domain))
+        near = F.cosine_similarity(features, model.network.slot(domain.name).key[None]).mean()
+        assert near > 0.95 * features.mean(dim=0).norm()  # no direction is nearer to them all than that of their mean
 
 
 def two_slots(stream: DomainStream, images: Tensor) -> Any:

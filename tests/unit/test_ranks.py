@@ -81,7 +81,8 @@ def work(stream: DomainStream, folder: Path) -> Iterator[tuple[str, Any]]:
     model.learn(domain)
     yield "learn", [model.state().shared["sums"]]
     spec: Any = SimpleNamespace(unseen=False)
-    yield "test", [_test(spec, model, stream, 1, folder, lambda _: None)]
+    cell: Any = SimpleNamespace(ways=())
+    yield "test", [_test(spec, cell, model, stream, 1, folder, lambda _: None)]
 
 
 def test_each_rank_does_its_share_and_all_find_what_one_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ from bpg.methods.finetune import FineTune
 from bpg.methods.lwf import LwF
 from bpg.methods.parts.fisher import fisher_information, with_rows
 from bpg.methods.parts.teacher import distillation
+from bpg.methods.parts.whole import Network
+from bpg.training import cross_entropy
 from tests.toy import FAST, GENTLE, toy_backbone, toy_domain, toy_stream
+from tests.unit.test_rehearsal import Caught, caught, seen
 
 COMMON: dict[str, Any] = {"optimisation": FAST | {"lr": 0.005, "epochs": 2}, "augmentation": GENTLE}
 
@@ -114,3 +118,66 @@ def test_information_adds_up_over_domains(stream: DomainStream) -> None:
     model.learn(stream.domains[1])
     second = model.state().shared
     assert all((second[name] >= tensor).all() for name, tensor in first.items())
+
+
+def moved(network: Network) -> None:
+    """As if it had been trained for a while."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator))
+
+
+def loss_and_task(learner: LwF | EWC, now: Caught) -> tuple[Tensor, Tensor]:
+    """What each image of the domain costs, and the part of it that is for its name."""
+    images, rows = seen(learner, now.domain.train), torch.tensor(now.domain.train.labels)
+    with torch.no_grad():
+        return now.loss(now.network, images, rows), cross_entropy(now.network(images), rows)
+
+
+def test_ewc_adds_half_its_strength_times_the_weighted_squares_of_what_has_moved(stream: DomainStream) -> None:
+    model = EWC(toy_backbone(), strength=3.0, decay=0.5, **COMMON)
+    first, second, third = stream.domains
+    pixels, cpu = model.backbone.preprocessing, torch.device("cpu")
+    weights: dict[str, Tensor] = {}
+    for domain in (first, second):
+        model.learn(domain)
+        found = fisher_information(
+            deepcopy(model.network), domain, pixels, torch.arange(3), images=100, seed=0, device=cpu
+        )
+        weights = {name: 0.5 * weights.get(name, torch.zeros(())) + own for name, own in found.items()}
+    assert max(float(own.max()) for own in weights.values()) < 1 / (0.005 * 3)  # none is cut
+    now, before = caught(model, third), dict(model.network.named_parameters())
+    loss, task = loss_and_task(model, now)
+    assert_close(loss, task)  # nothing has moved yet
+    moved(now.network)
+    loss, task = loss_and_task(model, now)
+    with torch.no_grad():
+        each = [(weights[name] * (p - before[name]).square()).sum() for name, p in now.network.named_parameters()]
+    apart = torch.stack(each).sum()
+    assert apart > 0.01
+    assert_close(loss - task, (1.5 * apart).expand(12), rtol=1e-3, atol=1e-5)
+
+
+def test_ewc_cuts_an_entry_at_which_a_step_would_overshoot(stream: DomainStream) -> None:
+    model = EWC(toy_backbone(), strength=1e9, **COMMON)
+    model.learn(stream.domains[0])
+    now, before = caught(model, stream.domains[1]), dict(model.network.named_parameters())
+    moved(now.network)
+    loss, task = loss_and_task(model, now)
+    with torch.no_grad():
+        squares = torch.stack([(p - before[name]).square().sum() for name, p in now.network.named_parameters()]).sum()
+    assert ((loss - task > 0) & (loss - task <= squares / (2 * 0.005))).all()
+
+
+def test_lwf_compares_answers_at_its_temperature(stream: DomainStream) -> None:
+    model = LwF(toy_backbone(), strength=0.7, temperature=2.0, **COMMON)
+    model.learn(stream.domains[0])
+    now = caught(model, stream.domains[1])
+    moved(now.network)
+    loss, task = loss_and_task(model, now)
+    images = seen(model, now.domain.train)
+    with torch.no_grad():
+        wanted, found = (torch.softmax(network(images) / 2.0, dim=1) for network in (model.network, now.network))
+    kept = -(wanted * found.log()).sum(dim=1)
+    assert_close(loss, task + 0.7 * kept)

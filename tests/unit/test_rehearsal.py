@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,11 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from bpg.data.batches import Batches, FeatureBatches, order_of
+from bpg.data.check import check
 from bpg.data.domain import Domain, DomainStream
 from bpg.data.images import ImageSet
 from bpg.data.transforms import Augmentation, Preprocessing
+from bpg.errors import WrongUse
 from bpg.methods.base import Learner, prepared
 from bpg.methods.bic import BiC, BiCSettings
 from bpg.methods.derpp import DERpp
@@ -391,6 +394,22 @@ def test_icarl_distils_the_old_rows_on_all_images(stream: DomainStream) -> None:
         assert_close(logits[:, old], teacher(images))  # training begins where the teacher is
 
 
+def test_icarl_says_which_classes_it_cannot_answer(stream: DomainStream) -> None:
+    def keeping(images: int) -> ICaRL:
+        return ICaRL(toy_backbone(), memory={"images": images, "choice": "herding"}, **COMMON)
+
+    with pytest.raises(WrongUse, match="iCaRL keeps no images"):
+        keeping(0).learn(stream.domains[0])
+    few = keeping(2)
+    with pytest.warns(UserWarning, match="no image is kept of 1 of 3 classes") as told:
+        few.learn(stream.domains[0])
+    (missing,) = set(few.classes) - {each.name for each in few.memory.kept}
+    assert f": {missing}. Raise memory.images." in str(told[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        keeping(3).learn(stream.domains[0])
+
+
 # LUCIR
 
 
@@ -420,6 +439,25 @@ def test_features_that_have_not_moved_cost_nothing(stream: DomainStream) -> None
         apart = 1 - F.cosine_similarity(now.network.net(images), learner.network.net(images))
     assert (apart > 1e-4).all()
     assert_close(losses(*held) - losses(*free), 5.0 * apart, rtol=1e-3, atol=1e-5)  # of one old domain
+
+
+def test_features_are_held_by_the_root_of_the_number_of_old_domains(stream: DomainStream) -> None:
+    learner = LUCIR(toy_backbone(), ranking=0.0, **HERDED)
+    for domain in stream.domains[:2]:
+        learner.learn(domain)
+    found = []
+    for keep in (0.0, 5.0):
+        learner.settings = replace(learner.settings, keep=keep)
+        now = caught(learner, stream.domains[2])
+        with torch.no_grad():
+            for parameter in now.network.net.parameters():
+                parameter.mul_(1.1)
+        found.append(losses(learner, now))
+    images = seen(learner, now.domain.train)
+    with torch.no_grad():
+        apart = 1 - F.cosine_similarity(now.network.net(images), learner.network.net(images))
+    assert (apart > 1e-4).all()
+    assert_close(found[1] - found[0], 5.0 * 2**0.5 * apart, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
@@ -639,6 +677,51 @@ def test_a_reservoir_counts_a_domain_that_is_learned_twice_once() -> None:
     assert early < 0.15 * late  # 5 in 100, had each the same chance
 
 
+@pytest.mark.parametrize("again", ["red", "blue"])
+def test_a_domain_that_is_learned_twice_keeps_its_share_of_a_reservoir(again: str) -> None:
+    sizes = {"red": 60, "blue": 120, "green": 60}
+    counts: Counter[str] = Counter()
+    for seed in range(200):
+        memory = Memory(MemorySettings(images=10, keep="references"))
+        for name in ("red", "blue"):
+            memory = memory.after(named_images(name, sizes[name]), seed=seed)
+        others = [each for each in memory.kept if each.domain != again]
+        memory = memory.after(named_images(again, sizes[again]), seed=seed)
+        assert [each for each in memory.kept if each.domain != again] == others
+        assert len(memory) == len({each.path for each in memory.kept}) == 10
+        memory = memory.after(named_images("green", 60), seed=seed)
+        assert len(memory) == 10
+        counts.update(each.domain for each in memory.kept)
+    for name, size in sizes.items():
+        assert counts[name] / 2000 == pytest.approx(size / 240, abs=0.04)  # three standard errors
+
+
+def test_a_domain_that_comes_again_is_not_replayed_beside_itself(stream: DomainStream) -> None:
+    red, blue = stream.domains[:2]
+    learner = DERpp(toy_backbone(), alpha=0.3, beta=0.5, memory={"images": 8}, **COMMON)
+    for domain in (red, blue):
+        learner.learn(domain)
+    memory, stored = learner.memory, learner.state().shared["logits"]
+    old = [at for at, each in enumerate(memory.kept) if each.domain == "red"]
+    assert 0 < len(old) < 8
+    assert old != list(range(len(old)))  # they do not stand at the beginning by chance
+    replay = learner.replayed(learner.network, blue)
+    assert replay["batches"].memory.kept == [memory.kept[at] for at in old]
+    now, images = caught(learner, blue), seen(learner, memory.images().subset(old)) + 0.1
+    with torch.no_grad():
+        logits = now.loss(now.network, images, 3 + torch.arange(len(old)))
+        labels = now.loss(now.network, images, 3 + len(old) + torch.arange(len(old)))
+        apart = (now.network(images) - stored[old]).square().mean(dim=1)
+        task = cross_entropy(now.network(images), now.network.head.places([memory.kept[at].name for at in old]))
+    assert_close(logits / 3, 0.3 * apart)
+    assert_close(labels / 3, 0.5 * task)
+    learner.learn(blue)
+    assert all(torch.equal(row, stored[old[at]]) for at, row in enumerate(learner.state().shared["logits"][: len(old)]))
+
+    plain = learned(FineTune(toy_backbone(), **COMMON), red, red)
+    assert equal(plain, learned(ER(toy_backbone(), memory={"images": 8}, **COMMON), red, red))
+
+
 def test_the_two_draws_crop_an_image_each_in_its_own_way(stream: DomainStream) -> None:
     memory = Memory(MemorySettings(images=1)).after(stream.domains[0], seed=0)
     own = Batches(stream.domains[1], Preprocessing(size=32), Augmentation(), 0, 4, 1)
@@ -684,3 +767,22 @@ def test_without_kept_images_a_loaded_model_goes_on_alike(stream: DomainStream) 
     ours, its = one.state().shared, other.state().shared
     assert ours.keys() == its.keys()
     assert all(torch.equal(ours[name], its[name]) for name in ours)
+
+
+def test_a_model_knows_what_it_learned_from_and_older_ones_are_loaded(stream: DomainStream) -> None:
+    model, again = (Joint(toy_backbone(), **COMMON) for _ in range(2))
+    for domain in stream.domains[:2]:
+        model.learn(domain)
+    state = model.state()
+    assert state.facts["images_sha256"] == {domain.name: check(domain.train).sha256 for domain in stream.domains[:2]}
+    again.load_state(state)
+    assert again.state().facts == state.facts
+    again.load_state(replace(state, facts={key: own for key, own in state.facts.items() if key != "images_sha256"}))
+    again.learn(stream.domains[2])
+    assert list(again.state().facts["images_sha256"]) == ["green"]
+
+
+def test_a_domain_that_was_not_learned_to_the_end_is_not_known(stream: DomainStream) -> None:
+    model = EWC(toy_backbone(), **COMMON)
+    caught(model, stream.domains[0])
+    assert model.state().facts["images_sha256"] == {}

@@ -98,10 +98,12 @@ def _learn(common: Common, model: Learner, folder: Path, domain: Domain) -> None
 
 def _is_learned(common: Common, model: Learner, folder: Path, domain: str, images: str) -> bool:
     """Whether the model knows the domain from these images; from others, it is not to be lost by a slip."""
-    known = model.state().domains.get(domain)
-    if known is None:
+    state = model.state()
+    known = {name: kept.facts.get("images_sha256") for name, kept in state.domains.items()}
+    known |= state.facts.get("images_sha256", {})  # of methods whose domains share a network
+    if domain not in known:
         return False
-    if known.facts.get("images_sha256") == images:
+    if known[domain] == images:
         common.say(f"note: {domain} is learned already, from these very images")
         return True
     raise WrongUse(

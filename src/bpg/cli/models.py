@@ -17,6 +17,7 @@ from bpg.errors import WrongUse
 from bpg.folders import cache_folder
 from bpg.methods.base import Isolated, Learner, is_routable
 from bpg.methods.pages import page
+from bpg.methods.parts.single import OF
 from bpg.methods.parts.states import classes_of, joined, without
 from bpg.registry import METHODS
 from bpg.store import State, digest_of, history, load_state, save_state
@@ -186,7 +187,7 @@ def _purge(folder: Path) -> int:
 
 
 def _classes(state: State) -> list[str]:
-    return classes_of(state) or list(state.facts.get("classes", []))
+    return classes_of(state) or sorted({row.partition(OF)[0] for row in state.facts.get("classes", [])})
 
 
 def _megabytes(tensors: Iterable[torch.Tensor]) -> float:

@@ -28,6 +28,14 @@ class SetDigest:
         return self._sum.hexdigest()
 
 
+def sha256_of(images: ImageSet) -> str:
+    """The digest of a set, every file of which is read."""
+    digest = SetDigest()
+    for index, label in enumerate(images.labels):
+        digest.add(hashlib.sha256(images.encoded(index)).digest(), images.classes[label])
+    return digest.hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class ImageSet:
     """Image files in a fixed order, the class of each, and the names of the classes.

@@ -7,7 +7,9 @@ RUNS/NAME/LABEL-seedN-DIGEST/
   times.jsonl     a line for each piece of work: images, seconds by the wall and of the processor, parameters trained
   portrait.json   of a model that routes, when it is finished: some answers, and a map of its domains
   maps.json       where it was asked for: what the frozen backbone and each expert make of the test images
-  model/          the model; scratch/ while it learns; parts/ with domains that were learned apart
+  model/          the model
+  scratch/        while it learns: checkpoints, and what the domain has cost so far
+  parts/          domains that were learned apart
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -44,12 +45,15 @@ from bpg.experiments.records import (
 from bpg.experiments.spec import Cell, Spec
 from bpg.methods.base import Isolated, Learner, Routable, prepared
 from bpg.methods.parts.identity import SAME, as_json, identity
+from bpg.methods.parts.memory import of_memory
 from bpg.methods.parts.pool import for_routing
-from bpg.progress import Clock, Progress
+from bpg.progress import Clock, Progress, added
 from bpg.ranks import agree, gathered, once, rank_and_ranks
 from bpg.store import digest_of, history
 
 TIMED = 256  # images
+NOTED = 2.0  # seconds between two notes of what learning has cost: what a kill loses of it at most
+LEARNING = "learning.json"  # in the scratch folder, those notes
 Show = Callable[[Progress], None]
 Bar = Callable[[str], AbstractContextManager[Show]]
 
@@ -95,13 +99,15 @@ def run_cell(
     records = list(run.records)[:learned]
     for stage, domain in enumerate(data.stream.domains, start=1):
         with bar(f"{cell.title}: {domain.name}") as show:
+            part = folder / PARTS / str(stage)
+            apart = (part / "model" / "model.json").is_file()
             if stage > learned:
-                part = folder / PARTS / str(stage)
-                if (part / "model" / "model.json").is_file():
+                if apart:
                     _take_in(model, part, folder)
                 else:
                     _learn(model, domain, folder, show)
                 model.save(folder / "model", event=f"learned {domain.name}")
+            once(partial(_note_learned, domain.name, part if apart else folder, folder))
             if stage > len(records):
                 records.append(_test(spec, cell, model, data.stream, stage, folder, show))
                 if stage == len(data.stream.domains):  # before the last record, which says that the run is finished
@@ -148,8 +154,7 @@ def learn_part(
     domain = data.stream.domains[stage - 1]
     if read_run(folder).finished or (part / "model" / "model.json").is_file():
         return part
-    for file in (CURVES, TIMES):
-        (part / file).unlink(missing_ok=True)  # of a process that was killed before it had saved
+    (part / CURVES).unlink(missing_ok=True)  # of a process that was killed before it had saved
     part.mkdir(parents=True, exist_ok=True)
     model.scratch = part / "scratch"
     with bar(f"{cell.title}: {domain.name}") as show:
@@ -171,9 +176,8 @@ def _take_in(model: Learner, part: Path, folder: Path) -> None:
     """Merge the domain that was learned apart in `part`."""
     assert isinstance(model, Isolated)  # or nobody would have learned it apart
     model.merge(type(model).load(part / "model", backbone=model.backbone, allow_new_classes=True))
-    for file in (CURVES, TIMES):
-        for line in lines(part / file):
-            append_line(folder / file, line)
+    for line in lines(part / CURVES):
+        append_line(folder / CURVES, line)
 
 
 def _map(model: Learner, learned: int, data: Data, folder: Path) -> None:
@@ -188,17 +192,51 @@ def _map(model: Learner, learned: int, data: Data, folder: Path) -> None:
 
 
 def _learn(model: Learner, domain: Domain, folder: Path, show: Show) -> None:
+    """Learn `domain`, and keep in the scratch folder what it has cost so far, over all the times it was begun."""
+    assert model.scratch is not None
+    model.scratch.mkdir(parents=True, exist_ok=True)
+    file, (rank, ranks) = model.scratch / LEARNING, rank_and_ranks()
+    before = _cost_so_far(file, domain.name)
+    began, noted = Clock(), time.monotonic()
+
+    def note(spent: Mapping[str, float]) -> None:
+        of_it: dict[str, Any] = {**before["of_it"]}
+        for activity, own in model.spent_so_far.items():
+            of_it[activity] = added(own, of_it.get(activity, {}))
+        trained = max(model.trained_numbers, before["trained"])
+        line = {"what": "learn", "domain": domain.name, "images": len(domain.train), **added(spent, before)}
+        write_json(file, line | {"trained": trained, "of_it": of_it})
+
     def tell(now: Progress) -> None:
+        nonlocal noted
         show(now)
+        if rank == 0 and time.monotonic() > noted + NOTED:
+            own, noted = began.as_dict(), time.monotonic()
+            note(own | {"processor_seconds": ranks * own["processor_seconds"]})  # the others are busy as this one is
         if now.loss is not None and now.activity == "training":
             line = {"domain": domain.name, "step": now.step, "loss": float(f"{now.loss:.5g}")}
             append_line(folder / CURVES, line)
 
-    began = Clock()
     model.progress, model.trained_numbers, model.spent = tell, 0, {}
     model.learn(domain)
-    more = {"trained": model.trained_numbers, "of_it": model.spent}
-    _note_time(folder, "learn", domain.name, len(domain.train), _over_ranks(began), **more)
+    spent = _over_ranks(began)
+    once(lambda: note(spent))
+
+
+def _cost_so_far(file: Path, domain: str) -> dict[str, Any]:
+    """What was noted of learning `domain` before it was interrupted."""
+    nothing = {"trained": 0, "of_it": {}}
+    found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else nothing
+    return found if found.get("domain") == domain else nothing
+
+
+def _note_learned(domain: str, learned_in: Path, folder: Path) -> None:
+    """The one line about a domain whose model is saved, which a kill may have prevented."""
+    file = learned_in / "scratch" / LEARNING
+    cost = _cost_so_far(file, domain)
+    known = any((line["what"], line["domain"]) == ("learn", domain) for line in lines(folder / TIMES))
+    if "domain" in cost and not known:
+        append_line(folder / TIMES, cost)
 
 
 def _test(
@@ -212,6 +250,7 @@ def _test(
     _note_time(folder, "test", learned, sum(len(test.images) for test in tests), _over_ranks(began))
     state = model.state()
     tensors = [*state.shared.values(), *(t for kept in state.domains.values() for t in kept.tensors.values())]
+    files = [tensor for name, tensor in state.shared.items() if of_memory(name)]
     if stage == len(stream.domains):
         once(lambda: _time_answers(model, tests, folder))
     routing = [tensor for kept in state.domains.values() for name, tensor in kept.tensors.items() if for_routing(name)]
@@ -221,11 +260,12 @@ def _test(
         "learned": learned,
         "own": next(iter(tallies)),
         "ways": {way: [tally.as_dict() for tally in of_way] for way, of_way in tallies.items()},
-        "stored_numbers": sum(tensor.numel() for tensor in tensors),
+        "stored_numbers": sum(tensor.numel() for tensor in tensors) - sum(tensor.numel() for tensor in files),
         "stored_bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         "routing_numbers": sum(tensor.numel() for tensor in routing),
         "routing_bytes": sum(tensor.numel() * tensor.element_size() for tensor in routing),
         "kept_images": len(kept["names"]) if kept else 0,
+        "kept_as": kept["keeps"] if kept else None,
         "facts": {name: _brief(kept.facts) for name, kept in state.domains.items()},
     }
 
@@ -280,9 +320,9 @@ def _over_ranks(began: Clock) -> dict[str, float]:
     return own | {"processor_seconds": round(sum(gathered(own["processor_seconds"])), 2)}
 
 
-def _note_time(folder: Path, what: str, domain: str, images: int, spent: Mapping[str, float], **more: Any) -> None:
+def _note_time(folder: Path, what: str, domain: str, images: int, spent: Mapping[str, float]) -> None:
     if rank_and_ranks()[0] == 0:
-        append_line(folder / TIMES, {"what": what, "domain": domain, "images": images, **spent, **more})
+        append_line(folder / TIMES, {"what": what, "domain": domain, "images": images, **spent})
 
 
 def _about(spec: Spec, cell: Cell, model: Learner, data: Data) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from bpg.data.transforms import Preprocessing
 from bpg.errors import ModelError, UnknownName, WeightsNotFound, WrongUse
 from bpg.methods.parts.identity import as_json, check_backbone, identity
 from bpg.methods.parts.ways import Way
-from bpg.progress import Clock, Progress, counted
+from bpg.progress import Clock, Progress, added, counted
 from bpg.ranks import in_order, once, rank_and_ranks, share
 from bpg.registry import METHODS
 from bpg.store import Learned, State, digest_of, load_state, method_of, save_state
@@ -53,6 +53,7 @@ class Learner(Protocol):
     progress: Callable[[Progress], None] | None
     trained_numbers: int  # parameters that were trained at once, at most, since somebody set it to 0
     spent: dict[str, dict[str, float]]  # seconds by activity, since somebody emptied it
+    _timing: dict[str, Clock]
     _stored: dict[Path, str]
     _checkpoints: list[Path]
 
@@ -75,6 +76,7 @@ class Learner(Protocol):
         self.progress = progress
         self.trained_numbers = 0
         self.spent = {}
+        self._timing: dict[str, Clock] = {}  # what is being done
         self._stored: dict[Path, str] = {}  # the digests of what this model was loaded from and saved to
         self._checkpoints: list[Path] = []
         self.begin()
@@ -235,10 +237,17 @@ class Learner(Protocol):
     @contextmanager
     def timed(self, activity: str) -> Iterator[None]:
         """Note how long what is done inside takes."""
-        began = Clock()
-        yield
-        before = self.spent.get(activity, {})
-        self.spent[activity] = {what: round(s + before.get(what, 0.0), 2) for what, s in began.as_dict().items()}
+        began = self._timing[activity] = Clock()
+        try:
+            yield
+            self.spent[activity] = added(began.as_dict(), self.spent.get(activity, {}))
+        finally:
+            self._timing.pop(activity, None)
+
+    @property
+    def spent_so_far(self) -> dict[str, dict[str, float]]:
+        """`spent`, and what has passed of what is being done."""
+        return self.spent | {on: added(began.as_dict(), self.spent.get(on, {})) for on, began in self._timing.items()}
 
     def resume(self, domain: Domain, *more: str | int) -> Resume | None:
         """Where training on `domain` keeps its state; `more` is what it depends on besides settings and images."""

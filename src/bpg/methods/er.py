@@ -6,7 +6,8 @@ Trained: the whole network and one head.
 Stored: the network and M images.
 Paper: Chaudhry et al., "On Tiny Episodic Memories in Continual Learning", 2019, arXiv 1902.10486.
 Here: the memory changes when a domain is learned, not within it: while it is learned, images of older domains alone
-come back. The reservoir counts every image once, whatever the number of epochs.
+come back. The reservoir counts every image once, whatever the number of epochs. One rate of 1e-3 trains backbone and
+head, as PILOT fine-tunes, where others give the head 1e-2.
 """
 
 from __future__ import annotations

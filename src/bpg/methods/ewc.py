@@ -12,6 +12,8 @@ label. An entry is cut where a step of gradient descent would overshoot.
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import torch
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
@@ -46,8 +48,8 @@ class EWC(Whole):
         self._information: dict[str, Tensor] = {}
 
     def learn(self, domain: Domain) -> None:
-        s = self.settings
-        anchor = self.grown(domain).requires_grad_(False)
+        s, network = self.settings, self.grown(domain)
+        anchor = deepcopy(network).requires_grad_(False)
         held = dict(anchor.named_parameters())
         information = with_rows(self._information, self.classes, anchor.head.classes) if self._information else {}
         most = 1 / max(s.optimisation.lr * s.strength, 1e-12)  # beyond it a step of gradient descent overshoots
@@ -57,7 +59,7 @@ class EWC(Whole):
             moved = [(weights[name] * (p - held[name]).square()).sum() for name, p in network.named_parameters()]
             return self.task(network, images, rows) + s.strength / 2 * torch.stack(moved).sum()
 
-        network = self.train(self.grown(domain), domain, loss if information else None)
+        network = self.train(network, domain, loss if information else None)
         found = fisher_information(
             network,
             domain,

@@ -12,6 +12,8 @@ original's sigmoids. No mean over mirrored images.
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 import torch.nn.functional as F
 from pydantic import NonNegativeFloat, PositiveFloat
@@ -20,6 +22,7 @@ from torch import Tensor
 from bpg.compute import as_float64
 from bpg.config import settings
 from bpg.data.domain import Domain
+from bpg.errors import WrongUse
 from bpg.methods.er import ERSettings
 from bpg.methods.parts.memory import Memory, MemorySettings
 from bpg.methods.parts.single import Labels
@@ -56,12 +59,19 @@ class ICaRL(Whole):
         self._means = torch.empty(0, self.backbone.feature_width)  # (rows, d), unit length; 0 without a kept image
 
     def learn(self, domain: Domain) -> None:
+        if not self.settings.memory.images:
+            raise WrongUse("iCaRL keeps no images", wanted="memory.images above 0", came="0", remedy="Raise it.")
         s, network = self.settings, self.grown(domain)
         loss = held_to(self.network, self, network, strength=s.strength, temperature=s.temperature)
         network = self.train(network, self.memory.joined(domain, self.row), loss)
         memory = self.remembered(network, domain)
         self._means = self._means_of(network, memory)
         self.network, self.memory = network, memory
+        kept = {each.name for each in memory.kept}
+        if missing := [name for name in self.classes if name not in kept]:
+            some = ", ".join(missing[:3]) + (" and others" if len(missing) > 3 else "")
+            told = f"no image is kept of {len(missing)} of {len(self.classes)} classes, which it cannot answer: {some}"
+            warnings.warn(f"{told}. Raise memory.images.", stacklevel=2)
 
     def _means_of(self, network: Network, memory: Memory) -> Tensor:
         """The mean of each row's kept images, its domains weighing the same."""

@@ -74,6 +74,7 @@ class SequentialProbe(Learner):
 
     def begin(self) -> None:
         self._head = GrowingHead(self.backbone.feature_width).to(self.backbone.device)
+        self._learned_from: dict[str, str] = {}  # digests of images, by domain
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -81,7 +82,9 @@ class SequentialProbe(Learner):
 
     def learn(self, domain: Domain) -> None:
         check_classes(self.classes, domain.classes, allowed=self.allow_new_classes)
-        self._head = train_head(self, deepcopy(self._head), domain, self.survey(domain))
+        found = self.survey(domain)
+        self._head = train_head(self, deepcopy(self._head), domain, found)
+        self._learned_from = {**self._learned_from, domain.name: found.sha256}
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Prediction:
@@ -89,11 +92,13 @@ class SequentialProbe(Learner):
         return Prediction(torch.log_softmax(as_float64(logits), dim=1), None, torch.ones(len(images), dtype=torch.long))
 
     def state(self) -> State:
-        return self.make_state(shared=dict(self._head.state_dict()), facts={"classes": list(self.classes)})
+        facts = {"classes": list(self.classes), "images_sha256": self._learned_from}
+        return self.make_state(shared=dict(self._head.state_dict()), facts=facts)
 
     def restore(self, state: State) -> None:
         self._head.grow(state.facts["classes"], seed=0)
         self._head.load_state_dict(dict(state.shared))
+        self._learned_from = dict(state.facts.get("images_sha256", {}))  # older models do not know
 
 
 class Probed(nn.Module):

@@ -195,20 +195,33 @@ def _costs(finished: Sequence[Group]) -> Section:
         spent = [_spent(group, what) for what in ("learn", "answer")]
         ratios = [mine / its if mine and its else None for mine, its in zip(spent, usual, strict=True)]
         routing = last.get("routing_bytes", 0)
-        stored = [last["stored_numbers"] - last.get("routing_numbers", 0), (last["stored_bytes"] - routing) / 1e6]
-        kept = [routing / 1e6 if routing else None, last.get("kept_images", 0)]
+        stored = [_stored_numbers(last), (last["stored_bytes"] - routing) / 1e6]
+        kept = [routing / 1e6 if routing else None, _kept_images(last)]
         rows.append([group.name, max(trained) if trained else None, *stored, *kept, *ratios])
     if not any(row[1] is not None for row in rows):  # of runs before this was noted, or of none
         return Section("What it costs")
     text = [
         "trained: parameters in the largest training of a domain. stored: numbers after the last domain, the frozen "
-        "backbone aside, with their megabytes, kept images included. routing MB: where the domains lie, at several "
-        "depths, so that any router can answer for the method; it is not counted as stored, nor is its making as "
-        "learning. learning, answering: time over fine-tuning's in the same table, on a CPU the processor's, whatever "
-        "else it did; answering by the method's own way, images prepared before."
+        "backbone and kept images aside. stored MB: with kept images; those that are only referred to count by their "
+        "paths alone, though the files must stay for the method to go on learning. routing MB: where the domains lie, "
+        "at several depths, so that any router can answer for the method; it is not counted as stored, nor is its "
+        "making as learning. learning, answering: time over fine-tuning's in the same table, on a CPU the processor's, "
+        "whatever else it did; answering by the method's own way, images prepared before."
     ]
     columns = ["method", "trained", "stored", "stored MB", "routing MB", "kept images", "learning", "answering"]
     return Section("What it costs", text, [Table(columns, rows)])
+
+
+def _stored_numbers(record: Mapping[str, Any]) -> int | None:
+    """None of a record from before kept files were told apart: there, each of their bytes is a number."""
+    if record.get("kept_images") and "kept_as" not in record:
+        return None
+    return int(record["stored_numbers"]) - int(record.get("routing_numbers", 0))
+
+
+def _kept_images(record: Mapping[str, Any]) -> Cell:
+    count = int(record.get("kept_images", 0))
+    return f"{count:,} referred to" if record.get("kept_as") == "references" else count
 
 
 def _spent(group: Group, what: str) -> float | None:

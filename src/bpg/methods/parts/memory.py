@@ -77,8 +77,11 @@ class Memory:
     def after(self, domain: Domain, *, seed: int, features: Features | None = None) -> Memory:
         """The memory when `domain` is learned, too. `features` are what herding looks at."""
         made = self.without(domain.name)  # what is learned anew is kept anew
-        if self.wanted.choice == "reservoir":
-            made.kept = made._reservoir(made.kept, domain, seed)
+        if self.wanted.choice == "reservoir" and domain.name in self.seen:  # it has had its share: others keep theirs
+            made.kept += made._reservoir([], domain, seed, most=self.wanted.images - len(made.kept), came=0)
+        elif self.wanted.choice == "reservoir":
+            came = sum(made.seen.values())
+            made.kept = made._reservoir(made.kept, domain, seed, most=self.wanted.images, came=came)
         else:
             made.kept = made._cells(made.kept, domain, seed, features)
         made.seen[domain.name] = len(domain.train)
@@ -152,20 +155,19 @@ class Memory:
             return Kept(name, domain.name, str(own.paths[index].absolute()))
         return Kept(name, domain.name, "", own.encoded(index))
 
-    def _reservoir(self, before: Sequence[Kept], domain: Domain, seed: int) -> list[Kept]:
-        """Each image once, in the order of the first epoch."""
-        most = self.wanted.images
-        came = sum(self.seen.values())
-        # An image of this domain is a number until it is known to stay; None was one of it when it was learned before.
-        slots: list[Kept | int | None] = [*before, *[None] * (min(most, came) - len(before))]
+    def _reservoir(self, before: Sequence[Kept], domain: Domain, seed: int, *, most: int, came: int) -> list[Kept]:
+        """`most` of what is kept of the `came` images before and of the domain's, each once, as the first epoch has it.
+
+        An image of this domain is a number until it is known to stay.
+        """
+        slots: list[Kept | int] = [*before]
         generator = generator_of(seed, domain.name, "reservoir")
         for place, index in enumerate(order_of(seed, domain.name, 0, len(domain.train)), start=came):
             if len(slots) < most:
                 slots.append(index)
             elif (slot := int(torch.randint(place + 1, (1,), generator=generator))) < most:
                 slots[slot] = index
-        found = [slot for slot in slots if slot is not None]
-        return [self._item(domain, slot) if isinstance(slot, int) else slot for slot in found]
+        return [self._item(domain, slot) if isinstance(slot, int) else slot for slot in slots]
 
     def _cells(self, before: Sequence[Kept], domain: Domain, seed: int, features: Features | None) -> list[Kept]:
         """As many of each class of each domain; those that are kept of old ones are the first of before."""
@@ -187,6 +189,13 @@ class Memory:
         quotas = shares({cell: len(members) for cell, members in cells.items()}, self.wanted.images)
         kept = [each for cell, members in sorted(cells.items()) for each in members[: quotas[cell]]]
         return [self._item(domain, each) if isinstance(each, int) else each for each in kept]
+
+
+def of_memory(name: str) -> bool:
+    """Whether a shared tensor is of the memory: bytes of files or paths, which are no numbers that a model computes
+    with.
+    """
+    return name.startswith("memory/")
 
 
 def shares(sizes: Mapping[Any, int], total: int) -> dict[Any, int]:

@@ -17,7 +17,7 @@ from bpg.backbones.vit import ViT
 from bpg.compute import as_float64
 from bpg.data.batches import Batches
 from bpg.data.domain import Domain
-from bpg.data.images import ImageSet
+from bpg.data.images import ImageSet, sha256_of
 from bpg.methods.base import Learner, passed
 from bpg.methods.parts.identity import check_classes, tensors_digest
 from bpg.methods.parts.memory import Memory, MemorySettings, Replayed
@@ -36,7 +36,7 @@ class Single(Learner):
     with `memory` among them it keeps images, with `labels` the head may have rows for each domain.
     """
 
-    network: Any  # an nn.Module with a GrowingHead `head`
+    network: Any  # an nn.Module with a GrowingHead `head`; it knows what it has `learned_from`, a digest a domain
     memory: Memory  # empty for good where there is none among the settings
 
     def build(self) -> nn.Module:
@@ -59,6 +59,7 @@ class Single(Learner):
 
     def begin(self) -> None:
         self.network = self.build()
+        self.network.learned_from = {}
         self.memory = Memory(getattr(self.settings, "memory", NOTHING))
 
     @property
@@ -80,6 +81,7 @@ class Single(Learner):
         network = deepcopy(self.network) if start is None else start
         new = [self.row(name, domain.name) for name in domain.classes]
         network.head.grow([*self.network.head.classes, *new], seed=self.settings.seed)
+        network.learned_from = {**self.network.learned_from, domain.name: sha256_of(domain.train)}
         network.requires_grad_(False)
         self.open(network, domain)
         return network
@@ -109,13 +111,14 @@ class Single(Learner):
         return network.requires_grad_(False)
 
     def replayed(self, network: Any, domain: Domain, draws: int = 1) -> dict[str, Any]:
-        """What `train` is given so that images of the memory stand behind each batch; nothing while it is empty."""
-        if not self.memory:
+        """What `train` is given so that images of other domains stand behind each batch; nothing while none is kept."""
+        memory = self.memory.without(domain.name)
+        if not memory:
             return {}
         own = self.batches(domain, self.settings.optimisation)
-        kept = network.head.places([self.row(each.name, each.domain) for each in self.memory.kept])
+        kept = network.head.places([self.row(each.name, each.domain) for each in memory.kept])
         return {
-            "batches": Replayed(own, self.memory, draws),
+            "batches": Replayed(own, memory, draws),
             "rows": torch.cat([self.rows(network, domain), *[kept] * draws]),
         }
 
@@ -167,6 +170,7 @@ class Single(Learner):
     def state(self) -> State:
         shared = {f"network/{name}": tensor for name, tensor in self.network.state_dict().items()}
         facts: dict[str, Any] = {"classes": list(self.network.head.classes)}
+        facts["images_sha256"] = dict(self.network.learned_from)
         if self.memory.seen:
             shared |= self.memory.tensors()
             facts["memory"] = self.memory.facts()
@@ -176,6 +180,7 @@ class Single(Learner):
         self.network.head.grow(state.facts["classes"], seed=0)
         self.network.load_state_dict(_below("network/", state))
         self.network.to(self.backbone.device).requires_grad_(False)
+        self.network.learned_from = dict(state.facts.get("images_sha256", {}))  # older models do not know
         if "memory" in state.facts:
             self.memory.restore(_below("memory/", state), state.facts["memory"])
 

@@ -9,10 +9,12 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 
+from bpg.backbones.catalogue import catalogue
 from bpg.bench.answering import latency
 from bpg.bench.mixtures import random_backbone
 from bpg.bench.timing import seconds
@@ -27,7 +29,7 @@ from bpg.experiments.paper import ITEMS, Item, Setup, jobs_of
 from bpg.experiments.readiness import missing
 from bpg.experiments.records import write_json
 from bpg.experiments.scale import Job, read_scale, streams_of
-from bpg.experiments.workshop import read_survey
+from bpg.experiments.workshop import backbone_of, read_survey
 from bpg.experts.expert import Expert, ExpertSettings
 from bpg.randomness import generator_of
 from bpg.report.reproduction import Results, write_reproduction
@@ -145,10 +147,7 @@ def reproduce_items(
         new = [job for job in ready if grid.result(job, runs) is None]
         failed = {job.key for job in new if grid.note(job).get("session") == session}
         if split:
-            shop = means.workshop(runs)
-            for job in list(new):
-                if job.kind == "run":
-                    ready += parts_of(job, len(shop.data(job.spec()[0]).stream.domains))
+            ready += [part for job in new for part in parts_of(job, len(sizes_of(job.spec()[0]).train))]
         grid.write(ready)
         if not [job for job in new if job.key not in failed]:
             break
@@ -160,7 +159,7 @@ def reproduce_items(
             raise
         if not any(job.kind == "survey" for job in new):
             break
-    standings = [grid.standing(job, runs) for job in grid.jobs()]
+    standings = [grid.standing(job, runs) for job in ready]
     results = Results(
         setup_of(scale, grid, runs),
         {s.job.key: s.run for s in standings if s.run is not None},
@@ -283,7 +282,8 @@ def _by_backbone(jobs: Sequence[Job]) -> dict[tuple[str, str], list[Job]]:
 
 def planned(data: str, source: str, jobs: Sequence[Job], open_jobs: Sequence[Job], device: Any) -> dict[str, Any]:
     """A row of the plan: what the jobs of one stream on one backbone would take."""
-    backbone = random_backbone(source, device)
+    known = source in catalogue()  # then its shape is known without its weights, which may not be here
+    backbone = random_backbone(source, device) if known else backbone_of(jobs[0].spec()[0], device)
     images = torch.zeros(FORWARDS, 3, backbone.preprocessing.size, backbone.preprocessing.size, device=device)
     with torch.no_grad():
         each = min(seconds(lambda: backbone(images)) for _ in range(3)) / FORWARDS
@@ -310,7 +310,7 @@ def planned(data: str, source: str, jobs: Sequence[Job], open_jobs: Sequence[Job
     }
 
 
-def show_status(common: Common, out: Path, runs: Path, *, processes: int) -> None:
+def show_status(common: Common, out: Path, runs: Path, *, processes: int | None) -> None:
     """How the jobs of a grid stand, and how long the rest may take."""
     grid = Grid(out)
     standings = [grid.standing(job, runs) for job in grid.jobs()]
@@ -322,7 +322,7 @@ def show_status(common: Common, out: Path, runs: Path, *, processes: int) -> Non
             remedy="Name the folder that was given as --out.",
         )
     counts: Counter[str] = Counter(standing.state for standing in standings)
-    left = seconds_left(standings, processes)
+    left = seconds_left(standings, processes or max(1, counts["running"]))
     if common.json:
         rows = [
             {"job": s.job.title, "state": s.state, "seconds": s.seconds, "reason": s.reason, "run": str(s.run or "")}
@@ -337,22 +337,26 @@ def show_status(common: Common, out: Path, runs: Path, *, processes: int) -> Non
     order = ("done", "running", "failed", "stopped", "waiting")
     print(", ".join(f"{counts[state]} {state}" for state in order if counts[state]))
     if left is not None:
-        common.say(f"about {_long(left)} left, from what the finished runs took")
+        common.say(f"about {_long(left)} left, from what the finished jobs took")
 
 
 def seconds_left(standings: Sequence[Standing], processes: int) -> float | None:
-    """From what finished runs took: one not begun takes as long as the mean of its method, or of all."""
-    taken: dict[str, list[float]] = {}
+    """From what finished jobs took: another takes as long as the mean of its method, or of its kind, or of all."""
+    taken: dict[tuple[str, ...], list[float]] = {}
     for standing in standings:
-        if standing.state == "done" and standing.job.kind == "run" and standing.seconds > 1:
-            taken.setdefault(standing.job.label, []).append(standing.seconds)
-    every = [seconds for known in taken.values() for seconds in known]
-    if not every:
+        if standing.state == "done" and standing.seconds > 1:  # less takes who finds it done
+            job = standing.job
+            for group in ((job.kind, job.label), (job.kind,), ()):
+                taken.setdefault(group, []).append(standing.seconds)
+    if not taken:
         return None
-    open_runs = [s for s in standings if s.state not in ("done", "failed") and s.job.kind == "run"]
-    usual = {label: sum(known) / len(known) for label, known in taken.items()}
-    rest = [max(0.0, usual.get(s.job.label, sum(every) / len(every)) - s.seconds) for s in open_runs]
-    return sum(rest) / processes
+    rest = [0.0]
+    for standing in standings:
+        if standing.state not in ("done", "failed"):
+            job = standing.job
+            usual = next(taken[group] for group in ((job.kind, job.label), (job.kind,), ()) if group in taken)
+            rest.append(max(0.0, fmean(usual) - standing.seconds))
+    return max(sum(rest) / processes, *rest)
 
 
 def _say(common: Common, now: Standing) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,7 @@ optimisation = { epochs = 2, batch_size = 8, lr = 0.02 }
 """
 SCALE = """
 note = "toys"
-seeds = [0, 1]
+seeds = SEEDS
 ranks = [2, 4]
 r0s = [2]
 [streams.domainnet]
@@ -46,12 +46,12 @@ TOY = ("--scale", "toy.toml", "--threads", 1)
 SOME = ("weighting", "matrices", "generality", *TOY)
 
 
-def place(folder: Path, epochs: int = 2) -> Path:
+def place(folder: Path, epochs: int = 2, seeds: Sequence[int] = (0, 1)) -> Path:
     """A folder with a scale, its data and its weights."""
     toy_folder(folder / "data", count=12)
     toy_checkpoint(folder / "vit")
     (folder / "grid.toml").write_text(GRID.replace("EPOCHS", str(epochs)))
-    (folder / "toy.toml").write_text(SCALE)
+    (folder / "toy.toml").write_text(SCALE.replace("SEEDS", str(list(seeds))))
     return folder
 
 
@@ -69,7 +69,8 @@ def kept(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_every_table_and_figure_comes_of_one_command_and_nothing_runs_twice(here: Path) -> None:
+def test_every_table_and_figure_comes_of_one_command_and_nothing_runs_twice(tmp_path: Path) -> None:
+    here = place(tmp_path, 1, [0])
     done("reproduce", "all", *TOY, cwd=here)
     out = here / "reproduced" / "toy"
     page = (out / "report.md").read_text()
@@ -126,7 +127,7 @@ def test_a_plan_runs_nothing(here: Path) -> None:
 
 
 def test_killed_processes_go_on_to_the_same_bytes(tmp_path: Path) -> None:
-    here = place(tmp_path, 30)
+    here = place(tmp_path, 12)
     command = [sys.executable, "-m", "bpg", "reproduce", *map(str, SOME), "--processes", "2", "-q"]
     work = subprocess.Popen(command, cwd=here, start_new_session=True)
     wait_for(lambda: any((here / "runs").rglob("curves.jsonl")), work)

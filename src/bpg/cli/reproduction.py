@@ -144,10 +144,11 @@ def reproduce_items(
                 told.append(reason)
                 common.say(f"note: {reason}: {_some([j for j in jobs if lacking.get(j.key) == reason])} left out")
         ready = [job for job in jobs if job.key not in lacking]
+        if split:
+            runs_left = [job for job in ready if grid.result(job, runs) is None]
+            ready += [part for job in runs_left for part in parts_of(job, len(sizes_of(job.spec()[0]).train))]
         new = [job for job in ready if grid.result(job, runs) is None]
         failed = {job.key for job in new if grid.note(job).get("session") == session}
-        if split:
-            ready += [part for job in new for part in parts_of(job, len(sizes_of(job.spec()[0]).train))]
         grid.write(ready)
         if not [job for job in new if job.key not in failed]:
             break

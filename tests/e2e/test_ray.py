@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.command import document, done, refused
-from tests.e2e.test_reproduce import TOY, kept, place, wait_for
+from tests.e2e.test_reproduce import TOY, kept, notes_of, place, start, wait_for
 
 pytest.importorskip("ray")
 BPG = ("weighting", *TOY)
@@ -23,14 +20,12 @@ ON_RAY = (*BPG, "--engine", "ray")
 
 def notes(here: Path) -> dict[str, dict[str, Any]]:
     """What is written of the jobs, by title."""
-    found = [json.loads(file.read_text()) for file in (here / "reproduced" / "toy" / "jobs").glob("*.json")]
-    return {note["title"]: note for note in found}
+    return {note["title"]: note for note in notes_of(here)}
 
 
 def killed_in_the_middle(here: Path, *more: str) -> None:
     """Run on two workers, of which the last to begin is killed while it trains."""
-    command = [sys.executable, "-m", "bpg", "reproduce", *map(str, ON_RAY), "--processes", "2", *more]
-    work = subprocess.Popen(command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    work = start(here, *ON_RAY, "--processes", 2, *more)
     wait_for(lambda: len(curves(here)) == 2, work)
     last = max(curves(here), key=lambda file: file.stat().st_mtime).parent
     stage = f"domain {last.name} of " if "parts" in last.parts else ""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from subprocess import PIPE
+from typing import Any
 
 import pytest
 
@@ -126,18 +130,97 @@ def test_a_plan_runs_nothing(here: Path) -> None:
     assert {row["item"] for row in rows} >= {"components", "ranks", "main-core50"}
 
 
+def start(here: Path, *arguments: object) -> subprocess.Popen[bytes]:
+    """`bpg reproduce` as a shell starts it: a group of processes."""
+    command = [sys.executable, "-m", "bpg", "reproduce", *map(str, arguments)]
+    return subprocess.Popen(command, cwd=here, start_new_session=True, stdout=PIPE, stderr=PIPE)
+
+
+def notes_of(here: Path) -> list[dict[str, Any]]:
+    """What is written of the jobs that were begun."""
+    return [json.loads(file.read_text()) for file in (here / "reproduced" / "toy" / "jobs").glob("*.json")]
+
+
+def trains(here: Path) -> bool:
+    return any((here / "runs").rglob("curves.jsonl"))
+
+
 def test_killed_processes_go_on_to_the_same_bytes(tmp_path: Path) -> None:
     here = place(tmp_path, 12)
-    command = [sys.executable, "-m", "bpg", "reproduce", *map(str, SOME), "--processes", "2", "-q"]
-    work = subprocess.Popen(command, cwd=here, start_new_session=True)
-    wait_for(lambda: any((here / "runs").rglob("curves.jsonl")), work)
+    work = start(here, *SOME, "--processes", 2)
+    wait_for(lambda: trains(here), work)
     os.killpg(work.pid, signal.SIGKILL)
-    work.wait()
+    work.communicate()
     assert "stopped" in document("status", "reproduced/toy", cwd=here)["counts"]
     done("reproduce", *SOME, cwd=here)
     assert set(document("status", "reproduced/toy", cwd=here)["counts"]) == {"done"}
     done("reproduce", *SOME, "--runs", "whole", "--out", "other", cwd=here)
     assert kept(here / "runs") == kept(here / "whole")
+
+
+def test_an_interrupt_ends_every_process_and_says_how_to_go_on(tmp_path: Path) -> None:
+    here = place(tmp_path, 30)
+    work = start(here, "weighting", *TOY, "--processes", 2)
+    wait_for(lambda: trains(here), work)
+    state = document("status", "reproduced/toy", cwd=here)
+    assert all(job["seconds"] > 0 for job in state["jobs"] if job["state"] == "running")
+    assert state["counts"]["running"] >= 1
+    os.killpg(work.pid, signal.SIGINT)  # what Ctrl-C does
+    _, err = work.communicate(timeout=30)
+    assert work.returncode == 130
+    assert b"The same command goes on from here." in err
+    assert b"Traceback" not in err
+    for note in notes_of(here):
+        with pytest.raises(ProcessLookupError):
+            os.kill(note["process"], 0)
+
+
+def test_two_commands_share_the_jobs_and_one_outlives_its_worker(tmp_path: Path) -> None:
+    here = place(tmp_path, 12)
+    several, one = start(here, "weighting", *TOY, "--processes", 2), start(here, "weighting", *TOY)
+    wait_for(lambda: trains(here), several)
+    workers = {note["process"] for note in notes_of(here)} - {one.pid}
+    for worker in list(workers)[:1]:
+        os.kill(worker, signal.SIGKILL)
+    for work in (several, one):
+        _, err = work.communicate(timeout=100)
+        assert work.returncode == 0, err
+    learned = [file.read_text().count('"what": "learn"') for file in (here / "runs").rglob("times.jsonl")]
+    assert learned == [2, 2]  # each domain of each run once
+
+
+def test_records_alone_are_enough_but_for_maps(tmp_path: Path) -> None:
+    here = place(tmp_path, 1, [0])
+    done("reproduce", "tsne", *TOY, cwd=here)
+    first, second = sorted((here / "runs" / "toy").glob("*-seed*"))
+    for run in (first, second):
+        shutil.rmtree(run / "model")
+    (first / "maps.json").unlink()
+    before = {file: file.read_bytes() for file in (here / "runs").rglob("*.json*")}
+    done("reproduce", "tsne", *TOY, cwd=here)
+    shutil.rmtree(here / "reproduced")
+    said = bpg("reproduce", "tsne", *TOY, cwd=here)
+    assert said.returncode == 0, said.stderr
+    assert "records and no model" in said.stderr
+    assert "Maps are missing of r = 2" in (here / "reproduced" / "toy" / "report.md").read_text()
+    assert {file: file.read_bytes() for file in (here / "runs").rglob("*.json*")} == before
+    assert not (first / "model").exists()
+
+
+def test_tensorboard_reads_what_is_tracked(tmp_path: Path) -> None:
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    here = place(tmp_path, 2, [0])
+    done("reproduce", "weighting", *TOY, "--track", "logs", cwd=here)
+    (run,) = (here / "runs" / "toy").glob("bpg-*")
+    read = events.EventAccumulator(str(here / "logs" / "toy" / run.name)).Reload()
+    curves = [json.loads(line) for line in (run / "curves.jsonl").read_text().splitlines()]
+    wanted = [(line["step"], pytest.approx(line["loss"])) for line in curves if line["domain"] == "red"]
+    assert [(event.step, event.value) for event in read.Scalars("loss/red")] == wanted
+    records = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    for record, event in zip(records, read.Scalars("A_t/soft"), strict=True):
+        tests = record["ways"]["soft"]
+        share = 100 * sum(test["correct"] for test in tests) / sum(test["total"] for test in tests)
+        assert (event.step, event.value) == (record["stage"], pytest.approx(share))
 
 
 def test_domains_that_are_learned_apart_give_the_same_bytes(here: Path) -> None:
@@ -156,6 +239,7 @@ def test_a_job_that_fails_says_why_and_the_others_are_done(here: Path) -> None:
     found = bpg("reproduce", *SOME, cwd=here)
     assert found.returncode == 1
     assert "2 of 4 jobs failed" in found.stderr
+    assert "failed in " in found.stderr
     state = document("status", "reproduced/toy", cwd=here)
     assert state["counts"] == {"done": 2, "failed": 2}
     assert all(job["reason"] for job in state["jobs"] if job["state"] == "failed")
@@ -185,6 +269,11 @@ def test_what_is_not_there_is_left_out_and_told(here: Path) -> None:
 )
 def test_wrong_words_are_told(here: Path, arguments: tuple[str, ...], hint: str) -> None:
     assert hint in refused(*arguments, cwd=here)
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_runs(here: Path) -> None:
+    assert "grid.toml" in refused("reproduce", *SOME, "--out", "grid.toml/below", cwd=here, code=1)
+    assert not (here / "runs").exists()
 
 
 def wait_for(seen: Callable[[], object], work: subprocess.Popen[bytes], seconds: float = 120) -> None:

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal
@@ -99,6 +100,7 @@ def run_local(out: Path, runs: Path, jobs: Sequence[Job], means: Means, *, sessi
 
 @contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
+    resource_tracker.ensure_running()  # or the first process that starts would start it, and open the ears again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -149,7 +149,7 @@ class Grid:
             reason = str(error) if isinstance(error, BPGError) else f"{type(error).__name__}: {error}"
             trace = "" if isinstance(error, BPGError) else traceback.format_exc()
             self._write(job, {"state": "failed", "reason": reason, "trace": trace, **passed(), **where})
-            return self.standing(job, runs)
+            return Standing(job, "failed", reason=reason, seconds=passed()["seconds"])
         self._write(job, {"state": "done", "run": folder.relative_to(runs).as_posix(), **passed(), **where})
         return Standing(job, "done", folder, seconds=passed()["seconds"])
 

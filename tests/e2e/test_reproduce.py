@@ -159,7 +159,7 @@ def test_killed_processes_go_on_to_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_every_process_and_says_how_to_go_on(tmp_path: Path) -> None:
-    here = place(tmp_path, 30)
+    here = place(tmp_path, 1000)
     work = start(here, "weighting", *TOY, "--processes", 2)
     wait_for(lambda: trains(here), work)
     state = document("status", "reproduced/toy", cwd=here)

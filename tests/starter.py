@@ -11,7 +11,19 @@ import sys
 import traceback
 from importlib import import_module
 
-MODULES = ("answering", "backbones", "bench", "data", "demo", "doctor", "experiments", "learning", "models", "planning")
+MODULES = (
+    "answering",
+    "backbones",
+    "bench",
+    "data",
+    "demo",
+    "doctor",
+    "experiments",
+    "learning",
+    "models",
+    "planning",
+    "reproduction",
+)
 
 
 def start(request: dict[str, object]) -> int:

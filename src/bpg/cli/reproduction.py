@@ -8,7 +8,9 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from bpg.bench.timing import seconds
 from bpg.cli.app import Common
 from bpg.cli.images import check_place
 from bpg.cli.tables import print_json, print_table
-from bpg.errors import WrongUse, unknown_name
+from bpg.errors import UnknownName, WrongUse, unknown_name
 from bpg.experiments.cost import GPUS, UTILISATION, forward_operations, kept_bytes, passes_of, sizes_of
 from bpg.experiments.engines import ENGINES, Means, check_failures
 from bpg.experiments.grid import Grid, Standing, parts_of
@@ -27,13 +29,13 @@ from bpg.experiments.paper import ITEMS, Item, Setup, jobs_of
 from bpg.experiments.readiness import missing
 from bpg.experiments.records import write_json
 from bpg.experiments.scale import Job, read_scale, streams_of
-from bpg.experiments.workshop import read_survey
+from bpg.experiments.workshop import backbone_of, read_survey
 from bpg.experts.expert import Expert, ExpertSettings
 from bpg.randomness import generator_of
 from bpg.report.reproduction import Results, write_reproduction
 
 ALL, LATENCY = "all", "latency.json"
-FORWARDS = 8  # images that are timed for a plan
+IMAGES, SECONDS = 2, 2.0  # that a plan passes forward at a time, and for how long
 
 
 def setup_of(scale: str, grid: Grid, runs: Path) -> Setup:
@@ -142,13 +144,11 @@ def reproduce_items(
                 told.append(reason)
                 common.say(f"note: {reason}: {_some([j for j in jobs if lacking.get(j.key) == reason])} left out")
         ready = [job for job in jobs if job.key not in lacking]
+        if split:
+            runs_left = [job for job in ready if grid.result(job, runs) is None]
+            ready += [part for job in runs_left for part in parts_of(job, len(sizes_of(job.spec()[0]).train))]
         new = [job for job in ready if grid.result(job, runs) is None]
         failed = {job.key for job in new if grid.note(job).get("session") == session}
-        if split:
-            shop = means.workshop(runs)
-            for job in list(new):
-                if job.kind == "run":
-                    ready += parts_of(job, len(shop.data(job.spec()[0]).stream.domains))
         grid.write(ready)
         if not [job for job in new if job.key not in failed]:
             break
@@ -160,7 +160,7 @@ def reproduce_items(
             raise
         if not any(job.kind == "survey" for job in new):
             break
-    standings = [grid.standing(job, runs) for job in grid.jobs()]
+    standings = [grid.standing(job, runs) for job in ready]
     results = Results(
         setup_of(scale, grid, runs),
         {s.job.key: s.run for s in standings if s.run is not None},
@@ -209,37 +209,56 @@ def list_items(common: Common, scale: str, out: Path, runs: Path) -> None:
     """Each item with what it needs and what of it is there."""
     grid = Grid(out)
     setup = setup_of(scale, grid, runs)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for item in ITEMS.values():
         jobs = jobs_of([item], setup)
-        lacks = {job.key: reason for job in jobs if (reason := missing(job)) is not None}
-        done = sum(grid.result(job, runs) is not None for job in jobs)
-        needs = sorted({f"{_data_name(job)} + {job.document['backbone']['source']}" for job in jobs})
-        work = [(job, passes_of(job, sizes_of(job.spec()[0]))) for job in jobs]
+        needs = dict.fromkeys(f"{_data_name(job)} + {job.document['backbone']['source']}" for job in jobs)
         rows.append(
             {
                 "item": item.name,
                 "kind": item.kind,
                 "title": item.title,
+                "data": ", ".join(dict.fromkeys(map(_data_name, jobs))) or "none at this scale",
                 "needs": "nothing" if item.analytic else "; ".join(needs) or "nothing at this scale",
                 "jobs": len(jobs),
-                "done": done,
-                "million passes": sum(passes for _, passes in work) / 1e6,
-                "lacks": "; ".join(dict.fromkeys(lacks.values())),
+                "done": sum(grid.result(job, runs) is not None for job in jobs),
+                "million passes": _million_passes(jobs),
+                "lacks": _lacks(jobs),
             }
         )
     if common.json:
         print_json(rows)
         return
-    print_table(rows, columns=("item", "kind", "jobs", "done", "million passes", "needs", "lacks"))
-    common.say(
-        f"Scale {scale}: {setup.scale.note} A pass is one image through the plain backbone; --plan makes hours of it."
-    )
+    shown = [row | {"lacks": _briefly(row["lacks"])} for row in rows]
+    print_table(shown, columns=("item", "kind", "jobs", "done", "million passes", "data", "lacks"))
+    _say_lacks(common, rows)
+    common.say(f"Scale {scale}: {setup.scale.note}")
+    common.say("A pass is one image through the plain backbone; --plan makes hours of it.")
 
 
 def _data_name(job: Job) -> str:
     data = job.document["data"]
     return str(data.get("benchmark") or data.get("root"))
+
+
+def _million_passes(jobs: Sequence[Job]) -> float | None:
+    """Of all jobs; None where nobody knows how many images there are."""
+    sizes = [sizes_of(job.spec()[0]) for job in jobs]
+    known = all(size.train for size in sizes)
+    return sum(passes_of(job, size) for job, size in zip(jobs, sizes, strict=True)) / 1e6 if known else None
+
+
+def _lacks(jobs: Sequence[Job]) -> list[str]:
+    return list(dict.fromkeys(reason for job in jobs if (reason := missing(job)) is not None))
+
+
+def _briefly(lacks: Sequence[str]) -> str:
+    return ", ".join(what for what in ("weights", "data") if any(f"the {what} of" in reason for reason in lacks))
+
+
+def _say_lacks(common: Common, rows: Sequence[Mapping[str, Any]]) -> None:
+    for part in dict.fromkeys(part for row in rows for reason in row["lacks"] for part in reason.split(" and the ")):
+        common.say(f"note: the {part.removeprefix('the ')}")
 
 
 def plan_items(
@@ -250,67 +269,96 @@ def plan_items(
     setup = setup_of(scale, grid, runs)
     jobs = chosen(jobs_of(items_of(names), setup), only, limit)
     device = common.use_machine()
+    groups: dict[str, dict[str, list[Job]]] = {}
+    for job in jobs:
+        groups.setdefault(job.document["backbone"]["source"], {}).setdefault(_data_name(job), []).append(job)
     rows = []
-    for (data, source), members in _by_backbone(jobs).items():
-        open_jobs = [job for job in members if grid.result(job, runs) is None]
-        rows.append(planned(data, source, members, open_jobs, device))
+    for source, streams in groups.items():
+        probe = Probe.of(source, next(iter(streams.values()))[0], device)
+        for data, members in streams.items():
+            open_jobs = [job for job in members if grid.result(job, runs) is None]
+            rows.append({"data": data, "backbone": source} | probe.planned(members, open_jobs))
     if common.json:
         print_json({"scale": scale, "streams": rows, "utilisation": UTILISATION})
         return
-    columns = (
-        "data",
-        "backbone",
-        "jobs",
-        "done",
-        "million passes",
-        "hours here",
-        *(f"h {gpu.name}" for gpu in GPUS[:3]),
-    )
-    print_table([{**row, **{f"h {g}": h for g, h in row["gpu_hours"].items()}} for row in rows], columns=columns)
-    memory = ("data", "backbone", "MB an image", "batch", "GB to train", "GB on disk", "lacks")
-    print_table(rows, columns=memory)
-    hours = sum(row["hours here"] for row in rows)
-    common.say(f"In all about {hours:.1f} h here, one job at a time, from {FORWARDS} forward passes timed now.")
+    gpus = {f"h {gpu.name}": gpu.name for gpu in GPUS[:3]}
+    shown = [
+        row
+        | {
+            "backbone": row["backbone"].partition(".")[0],
+            "M passes": row["million passes"],
+            "h here": row["hours here"],
+        }
+        | {column: row["gpu_hours"][gpu] for column, gpu in gpus.items()}
+        | {"lacks": _briefly(row["lacks"])}
+        for row in rows
+    ]
+    print_table(shown, columns=("data", "backbone", "jobs", "done", "M passes", "h here", *gpus))
+    print()
+    print_table(shown, columns=("data", "backbone", "MB an image", "batch", "GB to train", "GB on disk", "lacks"))
+    _say_lacks(common, rows)
+    hours = sum(row["hours here"] or 0.0 for row in rows)
+    common.say(f"In all about {_hours(hours)} h here, one job at a time, from forward passes timed now.")
     common.say(f"GPUs: operations over {UTILISATION:.0%} of the data sheet's float32, not measured.")
 
 
-def _by_backbone(jobs: Sequence[Job]) -> dict[tuple[str, str], list[Job]]:
-    found: dict[tuple[str, str], list[Job]] = {}
-    for job in jobs:
-        found.setdefault((_data_name(job), job.document["backbone"]["source"]), []).append(job)
-    return found
+def _hours(hours: float | None) -> str:
+    return "-" if hours is None else f"{hours:,.0f}" if hours >= 100 else f"{hours:.2g}"
 
 
-def planned(data: str, source: str, jobs: Sequence[Job], open_jobs: Sequence[Job], device: Any) -> dict[str, Any]:
-    """A row of the plan: what the jobs of one stream on one backbone would take."""
-    backbone = random_backbone(source, device)
-    images = torch.zeros(FORWARDS, 3, backbone.preprocessing.size, backbone.preprocessing.size, device=device)
-    with torch.no_grad():
-        each = min(seconds(lambda: backbone(images)) for _ in range(3)) / FORWARDS
-    passes = sum(passes_of(job, sizes_of(job.spec()[0])) for job in open_jobs)
-    operations = passes * forward_operations(backbone.vit.config)
-    classes = [f"class {n}" for n in range(100)]
-    expert = Expert(backbone, classes, rank=64, settings=ExpertSettings(), generator=generator_of(0))
-    activations = kept_bytes(expert, backbone)
-    batch = max(int(job.document["methods"][job.label].get("optimisation", {}).get("batch_size", 128)) for job in jobs)
-    weights = 4 * sum(p.numel() for p in backbone.parameters())
-    return {
-        "data": data,
-        "backbone": source,
-        "jobs": len(jobs),
-        "done": len(jobs) - len(open_jobs),
-        "million passes": passes / 1e6,
-        "hours here": passes * each / 3600,
-        "gpu_hours": {gpu.name: operations / (gpu.teraflops * 1e12 * UTILISATION) / 3600 for gpu in GPUS},
-        "MB an image": activations / 1e6,
-        "batch": batch,
-        "GB to train": (batch * activations + 4 * weights) / 1e9,  # weights, gradients, momentum and a teacher
-        "GB on disk": len(open_jobs) * 2 * weights / 1e9,
-        "lacks": "; ".join(dict.fromkeys(r for job in jobs if (r := missing(job)) is not None)),
-    }
+@dataclass(frozen=True)
+class Probe:
+    """What a plan measures of a backbone."""
+
+    seconds: float  # of a plain forward of an image, here
+    operations: float  # of it
+    kept: int  # bytes of an image until its backward pass
+    weights: int  # bytes
+
+    @classmethod
+    def of(cls, source: str, job: Job, device: torch.device) -> Probe:
+        """Of the backbone `source`, which `job` runs on."""
+        try:
+            backbone = random_backbone(source, device)  # a known shape needs no weights, which may not be here
+        except UnknownName:
+            backbone = backbone_of(job.spec()[0], device)
+        size = backbone.preprocessing.size
+        images = torch.zeros(IMAGES, 3, size, size, device=device)
+        rounds: list[float] = []
+        began = time.monotonic()
+        with torch.no_grad():
+            while len(rounds) < 2 or time.monotonic() - began < SECONDS:  # the least is what others disturb least
+                rounds.append(seconds(lambda: backbone(images)))
+        classes = [f"class {n}" for n in range(100)]
+        expert = Expert(backbone, classes, rank=64, settings=ExpertSettings(), generator=generator_of(0))
+        weights = 4 * sum(p.numel() for p in backbone.parameters())
+        operations = forward_operations(backbone.vit.config)
+        return cls(min(rounds) / IMAGES, operations, kept_bytes(expert, backbone), weights)
+
+    def planned(self, jobs: Sequence[Job], open_jobs: Sequence[Job]) -> dict[str, Any]:
+        """A row of the plan: what the jobs of one stream would take."""
+        million = _million_passes(open_jobs)
+        hours = None if million is None else million * 1e6 / 3600
+        tables = [job.document["methods"][job.label] for job in jobs]
+        batch = max(int(table.get("optimisation", {}).get("batch_size", 128)) for table in tables)
+        speeds = {gpu.name: gpu.teraflops * 1e12 * UTILISATION for gpu in GPUS}
+        return {
+            "jobs": len(jobs),
+            "done": len(jobs) - len(open_jobs),
+            "million passes": million,
+            "hours here": None if hours is None else hours * self.seconds,
+            "gpu_hours": {
+                name: None if hours is None else hours * self.operations / speed for name, speed in speeds.items()
+            },
+            "MB an image": self.kept / 1e6,
+            "batch": batch,
+            "GB to train": (batch * self.kept + 4 * self.weights) / 1e9,  # weights, gradients, momentum and a teacher
+            "GB on disk": len(open_jobs) * 2 * self.weights / 1e9,
+            "lacks": _lacks(jobs),
+        }
 
 
-def show_status(common: Common, out: Path, runs: Path, *, processes: int) -> None:
+def show_status(common: Common, out: Path, runs: Path, *, processes: int | None) -> None:
     """How the jobs of a grid stand, and how long the rest may take."""
     grid = Grid(out)
     standings = [grid.standing(job, runs) for job in grid.jobs()]
@@ -322,7 +370,7 @@ def show_status(common: Common, out: Path, runs: Path, *, processes: int) -> Non
             remedy="Name the folder that was given as --out.",
         )
     counts: Counter[str] = Counter(standing.state for standing in standings)
-    left = seconds_left(standings, processes)
+    left = seconds_left(standings, processes or max(1, counts["running"]))
     if common.json:
         rows = [
             {"job": s.job.title, "state": s.state, "seconds": s.seconds, "reason": s.reason, "run": str(s.run or "")}
@@ -337,22 +385,26 @@ def show_status(common: Common, out: Path, runs: Path, *, processes: int) -> Non
     order = ("done", "running", "failed", "stopped", "waiting")
     print(", ".join(f"{counts[state]} {state}" for state in order if counts[state]))
     if left is not None:
-        common.say(f"about {_long(left)} left, from what the finished runs took")
+        common.say(f"about {_long(left)} left, from what the finished jobs took")
 
 
 def seconds_left(standings: Sequence[Standing], processes: int) -> float | None:
-    """From what finished runs took: one not begun takes as long as the mean of its method, or of all."""
-    taken: dict[str, list[float]] = {}
+    """From what finished jobs took: another takes as long as the mean of its method, or of its kind, or of all."""
+    taken: dict[tuple[str, ...], list[float]] = {}
     for standing in standings:
-        if standing.state == "done" and standing.job.kind == "run" and standing.seconds > 1:
-            taken.setdefault(standing.job.label, []).append(standing.seconds)
-    every = [seconds for known in taken.values() for seconds in known]
-    if not every:
+        if standing.state == "done" and standing.seconds > 1:  # less takes who finds it done
+            job = standing.job
+            for group in ((job.kind, job.label), (job.kind,), ()):
+                taken.setdefault(group, []).append(standing.seconds)
+    if not taken:
         return None
-    open_runs = [s for s in standings if s.state not in ("done", "failed") and s.job.kind == "run"]
-    usual = {label: sum(known) / len(known) for label, known in taken.items()}
-    rest = [max(0.0, usual.get(s.job.label, sum(every) / len(every)) - s.seconds) for s in open_runs]
-    return sum(rest) / processes
+    rest = [0.0]
+    for standing in standings:
+        if standing.state not in ("done", "failed"):
+            job = standing.job
+            usual = next(taken[group] for group in ((job.kind, job.label), (job.kind,), ()) if group in taken)
+            rest.append(max(0.0, fmean(usual) - standing.seconds))
+    return max(sum(rest) / processes, *rest)
 
 
 def _say(common: Common, now: Standing) -> None:

@@ -477,7 +477,7 @@ def reproduce(
     only: Annotated[str | None, typer.Option(metavar="PATTERN", help="Only jobs whose title fits.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many runs, spread over the grid.")] = None,
     engine: Annotated[str, typer.Option(help="local, or ray: tasks of a Ray cluster.")] = "local",
-    processes: Annotated[int, typer.Option(min=1, max=256, help="Jobs at a time on this machine.")] = 1,
+    processes: Annotated[int, typer.Option(min=1, max=256, help="Jobs at a time, on this machine.")] = 1,
     split: Annotated[
         bool, typer.Option("--split", help="Learn the domains of isolated methods apart, then merge: the same bytes.")
     ] = False,
@@ -527,7 +527,9 @@ def status(
         "reproduced/demo"
     ),
     runs: Annotated[Path, typer.Option(help="Where the runs are kept.")] = Path("runs"),
-    processes: Annotated[int, typer.Option(min=1, max=4096, help="How many jobs are done at a time.")] = 1,
+    processes: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="Jobs at a time, for the time left.  [default: those running]")
+    ] = None,
 ) -> None:
     """Say how a grid stands: jobs done, running, failed with the reason, and how long the rest may take.
 

@@ -7,8 +7,9 @@ measured on this machine, and follows for a GPU from its data sheet.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -141,14 +142,22 @@ def _sizes(key: str, data: DataSpec) -> Sizes:
 
 
 def published_sizes(data: DataSpec) -> Sizes:
-    """As the benchmark is published."""
-    benchmark: Benchmark | None = DATASETS[data.benchmark] if data.benchmark is not None else None
-    sets = benchmark.expected if benchmark is not None else {}
-    order = _order(data, [])
-    train = tuple(int(sets.get(f"{name}/train", {}).get("images", 0)) for name in order)
-    unseen = benchmark.unseen if benchmark is not None else ()
-    tests = [int(sets.get(f"{name}/test", {}).get("images", 0)) for name in (unseen or order)]
-    return Sizes(train, (sum(tests),) if unseen else tuple(tests))
+    """As the benchmark is published that the data names, or its folder is called after; none where it is unknown."""
+    name = data.benchmark or Path(data.root or "").name
+    if name not in DATASETS:
+        return Sizes((), ())
+    benchmark: Benchmark = DATASETS[name]
+    order = _order(replace(data, benchmark=name), [])
+    train = tuple(_published(benchmark, domain, "train", data.per_class) for domain in order)
+    tests = [_published(benchmark, domain, "test", data.test_per_class) for domain in benchmark.unseen or order]
+    return Sizes(train, (sum(tests),) if benchmark.unseen else tuple(tests))
+
+
+def _published(benchmark: Benchmark, domain: str, side: str, per_class: int | None) -> int:
+    found = benchmark.expected.get(f"{domain}/{side}", {})
+    images = int(found.get("images", 0))
+    classes = found.get("classes") or benchmark.expected.get(domain, {}).get("classes") or {}
+    return images if per_class is None or not classes else min(images, per_class * len(classes))
 
 
 def _order(data: DataSpec, names: Sequence[str]) -> Sequence[str]:

@@ -23,11 +23,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bpg.errors import BPGError, ModelError
-from bpg.experiments.records import write_json
+from bpg.experiments.records import RECORDS, write_json
 from bpg.experiments.scale import Job
+from bpg.experiments.workshop import SURVEY
 from bpg.progress import Clock
 from bpg.registry import METHODS
 
+# What a job that is done leaves in its folder at the least. A model may be cleared away, and drawings be missing.
+WITNESS = {"run": RECORDS, "survey": SURVEY, "part": "model/model.json"}
 LIST, JOBS = "jobs.json", "jobs"
 WAIT = 0.5  # seconds between two looks at jobs that others hold
 State = Literal["done", "failed", "running", "stopped", "waiting"]
@@ -78,21 +81,24 @@ class Grid:
         return found
 
     def result(self, job: Job, runs: Path) -> Path | None:
-        """The folder with the result of a job that is done, if it is still there."""
+        """The folder with the result of a job that is done, if it is still there; of a part, that of the run which
+        has taken it in.
+        """
         note = self.note(job)
-        if note.get("state") != "done":
-            return None
-        folder = runs / note["run"]
-        return folder if folder.is_dir() else None
+        if note.get("state") == "done" and (runs / note["run"] / WITNESS[job.kind]).is_file():
+            return runs / str(note["run"])
+        return self.result(whole_of(job), runs) if job.kind == "part" else None
 
     def standing(self, job: Job, runs: Path) -> Standing:
         """How a job stands now."""
-        note = self.note(job)
+        held = self._held(job)  # before the note is read: whoever lets it go has written it
+        note, result = self.note(job), self.result(job, runs)
         seconds = float(note.get("seconds", 0.0))
-        if note.get("state") == "done" and (runs / note["run"]).is_dir():
-            return Standing(job, "done", runs / note["run"], seconds=seconds)
-        if self._held(job):
-            return Standing(job, "running", seconds=seconds)
+        if result is not None:
+            return Standing(job, "done", result, seconds=seconds)
+        if held:
+            now = time.time() - float(note.get("began", time.time()))
+            return Standing(job, "running", seconds=seconds + max(0.0, now))
         if note.get("state") == "failed":
             return Standing(job, "failed", reason=note["reason"], seconds=seconds)
         return Standing(job, "stopped" if note else "waiting", seconds=seconds)
@@ -129,7 +135,7 @@ class Grid:
         """Do a job that is held, and write what became of it."""
         began, before = Clock(), float(self.note(job).get("seconds", 0.0))
         where = {"host": socket.gethostname(), "process": os.getpid(), "session": session}
-        self._write(job, {"state": "begun", "seconds": before, **where})
+        self._write(job, {"state": "begun", "seconds": before, "began": time.time(), **where})
 
         def passed() -> dict[str, float]:
             return {"seconds": before + began.as_dict()["seconds"]}
@@ -143,7 +149,7 @@ class Grid:
             reason = str(error) if isinstance(error, BPGError) else f"{type(error).__name__}: {error}"
             trace = "" if isinstance(error, BPGError) else traceback.format_exc()
             self._write(job, {"state": "failed", "reason": reason, "trace": trace, **passed(), **where})
-            return self.standing(job, runs)
+            return Standing(job, "failed", reason=reason, seconds=passed()["seconds"])
         self._write(job, {"state": "done", "run": folder.relative_to(runs).as_posix(), **passed(), **where})
         return Standing(job, "done", folder, seconds=passed()["seconds"])
 
@@ -168,17 +174,19 @@ class Grid:
             yield True
 
     def _held(self, job: Job) -> bool:
-        if not self._file(job, "lock").is_file():
+        try:
+            with self._file(job, "lock").open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # which those who only look do not deny each other
+        except FileNotFoundError:
             return False
-        with self.claim(job) as mine:
-            return not mine
+        except BlockingIOError:
+            return True
+        return False
 
     def _is_open(self, job: Job, runs: Path, session: str) -> bool:
         note = self.note(job)
-        if note.get("state") == "failed" and note.get("session") == session:
-            return False
-        if job.kind == "part" and self.result(whole_of(job), runs) is not None:
-            return False  # and it has been cleared away
+        if note.get("state") in ("done", "failed") and note.get("session") == session:
+            return False  # whatever became of it since: nothing is tried for ever
         return self.result(job, runs) is None
 
     def _file(self, job: Job, kind: str) -> Path:

@@ -7,7 +7,7 @@ import os
 from functools import cache
 from typing import Any
 
-from bpg.backbones.catalogue import catalogue
+from bpg.backbones.catalogue import find as find_backbone
 from bpg.backbones.weights import on_disk
 from bpg.errors import BPGError
 from bpg.experiments.manifest import find
@@ -17,14 +17,22 @@ from bpg.experiments.spec import DataSpec
 
 def missing(job: Job) -> str | None:
     """What a job lacks, in words; None where it lacks nothing."""
-    return _weights(job.document["backbone"]["source"]) or _data(json.dumps(job.document["data"], sort_keys=True))
+    lacks = (
+        _weights(job.document["backbone"]["source"]),
+        _data(json.dumps(job.document["data"], sort_keys=True)),
+    )
+    return " and ".join(filter(None, lacks)) or None
 
 
 @cache
 def _weights(source: str) -> str | None:
-    entry, offline = catalogue().get(source), os.environ.get("HF_HUB_OFFLINE", "0").upper()
-    if entry is None or offline not in ("1", "ON", "YES", "TRUE") or on_disk(entry) is not None:
-        return None  # a path, which loading speaks about, or what the hub may have
+    offline = os.environ.get("HF_HUB_OFFLINE", "0").upper()
+    try:
+        entry = find_backbone(source)
+    except BPGError:
+        return None  # a path, which loading speaks about
+    if offline not in ("1", "ON", "YES", "TRUE") or on_disk(entry) is not None:
+        return None  # or the hub may have them
     return f"the weights of {source} are not here"
 
 

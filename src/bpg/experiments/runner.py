@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -73,7 +74,8 @@ def run_cell(
     """Learn and test one domain after another, and leave the records in a directory below `out`.
 
     `after` is told the run as it stands when a domain is learned and tested. With `maps`, what the experts make of
-    the test images is drawn, too. A domain that `learn_part` has learned apart is merged in, to the same bytes.
+    the test images is drawn, too, but not of a finished run whose model is gone. A domain that `learn_part` has learned
+    apart is merged in, to the same bytes.
     """
     options: dict[str, Any] = {"allow_new_classes": True, "checkpoint_seconds": checkpoint_seconds}
     model = cell.build(backbone, **options)
@@ -181,14 +183,10 @@ def _take_in(model: Learner, part: Path, folder: Path) -> None:
 
 
 def _map(model: Learner, learned: int, data: Data, folder: Path) -> None:
-    if learned < len(data.stream.domains):
-        raise ModelError(
-            f"{folder} has no model to draw",
-            wanted="the finished model beside its records",
-            came=f"a model of {learned} domains" if learned else "records alone",
-            remedy="Remove the folder to run it again.",
-        )
-    replace_text(folder / MAPS, json.dumps(maps_of(model, data.stream.tests, data.root), sort_keys=True) + "\n")
+    if learned == len(data.stream.domains):
+        replace_text(folder / MAPS, json.dumps(maps_of(model, data.stream.tests, data.root), sort_keys=True) + "\n")
+    else:
+        warnings.warn(f"{folder} has records and no model: no maps are drawn of it", stacklevel=2)
 
 
 def _learn(model: Learner, domain: Domain, folder: Path, show: Show) -> None:

@@ -102,8 +102,10 @@ def tsne(results: Results) -> Made:
     setup = results.setup
     runs = {r: results.run(uniform(setup.first, r, setup.scale.seeds[0])) for r in setup.scale.ranks}
     known = {r: found for r, found in runs.items() if found is not None and found.maps is not None}
+    unseen = [f"r = {r}" for r, found in runs.items() if found is not None and found.maps is None]
+    lacking = [f"Maps are missing of {', '.join(unseen)}: their models were not kept."] if unseen else []
     if not known:
-        return [], [], ["There are no maps of ours here."]
+        return [], [], lacking or ["There are no runs of ours here."]
     order = next(iter(known.values())).order
     clouds = [[_cloud(found, domain, "expert") for domain in order] for found in known.values()]
     names = _classes(next(iter(known.values())))
@@ -116,7 +118,7 @@ def tsne(results: Results) -> Made:
     figure = Figure(
         "t-SNE by hidden dimension", [[Clouds(clouds, columns, [f"r = {r}" for r in known], names)]], caption
     )
-    return [], [figure, *sources({f"r = {r}": Group("", (found,)) for r, found in known.items()})], []
+    return [], [figure, *sources({f"r = {r}": Group("", (found,)) for r, found in known.items()})], lacking
 
 
 def _cloud(found: Run, domain: str, what: str) -> Cloud | None:
@@ -151,6 +153,8 @@ def motivation(results: Results) -> Made:
     seed = setup.scale.seeds[0]
     found = results.run(run(setup.first, "bpg", seed))
     separable = _separability(results)
+    if found is not None and found.maps is None:
+        return [], [], ["Maps are missing of our run: its model was not kept."]
     if found is None or found.maps is None or not separable:
         return [], [], ["There is no run of ours here."]
     easiest = sorted((name for name in found.order if name in separable), key=lambda name: -separable[name])

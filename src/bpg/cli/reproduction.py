@@ -8,34 +8,27 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
-
 from bpg.bench.answering import latency
-from bpg.bench.mixtures import random_backbone
-from bpg.bench.timing import seconds
+from bpg.bench.planning import Probe, million_passes
 from bpg.cli.app import Common
 from bpg.cli.images import check_place
 from bpg.cli.tables import print_json, print_table
-from bpg.errors import UnknownName, WrongUse, unknown_name
-from bpg.experiments.cost import GPUS, UTILISATION, forward_operations, kept_bytes, passes_of, sizes_of
+from bpg.errors import WrongUse, unknown_name
+from bpg.experiments.cost import GPUS, UTILISATION, sizes_of
 from bpg.experiments.engines import ENGINES, Means, check_failures
 from bpg.experiments.grid import Grid, Standing, parts_of
 from bpg.experiments.paper import ITEMS, Item, Setup, jobs_of
 from bpg.experiments.readiness import missing
 from bpg.experiments.records import write_json
 from bpg.experiments.scale import Job, read_scale, streams_of
-from bpg.experiments.workshop import backbone_of, read_survey
-from bpg.experts.expert import Expert, ExpertSettings
-from bpg.randomness import generator_of
+from bpg.experiments.workshop import read_survey
 from bpg.report.reproduction import Results, write_reproduction
 
 ALL, LATENCY = "all", "latency.json"
-IMAGES, SECONDS = 2, 2.0  # that a plan passes forward at a time, and for how long
 
 
 def setup_of(scale: str, grid: Grid, runs: Path) -> Setup:
@@ -209,9 +202,15 @@ def list_items(common: Common, scale: str, out: Path, runs: Path) -> None:
     """Each item with what it needs and what of it is there."""
     grid = Grid(out)
     setup = setup_of(scale, grid, runs)
+    device = common.use_machine()
+    probes: dict[str, Probe] = {}
     rows: list[dict[str, Any]] = []
     for item in ITEMS.values():
         jobs = jobs_of([item], setup)
+        for job in jobs:
+            source = job.document["backbone"]["source"]
+            if source not in probes:
+                probes[source] = Probe.of(source, job, device)
         needs = dict.fromkeys(f"{_data_name(job)} + {job.document['backbone']['source']}" for job in jobs)
         rows.append(
             {
@@ -222,7 +221,9 @@ def list_items(common: Common, scale: str, out: Path, runs: Path) -> None:
                 "needs": "nothing" if item.analytic else "; ".join(needs) or "nothing at this scale",
                 "jobs": len(jobs),
                 "done": sum(grid.result(job, runs) is not None for job in jobs),
-                "million passes": _million_passes(jobs),
+                "million passes": million_passes(jobs),
+                "hours here": _total(probes, jobs, "hours here"),
+                "GB to train": _total(probes, jobs, "GB to train"),
                 "lacks": _lacks(jobs),
             }
         )
@@ -230,22 +231,28 @@ def list_items(common: Common, scale: str, out: Path, runs: Path) -> None:
         print_json(rows)
         return
     shown = [row | {"lacks": _briefly(row["lacks"])} for row in rows]
-    print_table(shown, columns=("item", "kind", "jobs", "done", "million passes", "data", "lacks"))
+    print_table(shown, columns=("item", "jobs", "done", "hours here", "GB to train", "data", "lacks"))
     _say_lacks(common, rows)
     common.say(f"Scale {scale}: {setup.scale.note}")
-    common.say("A pass is one image through the plain backbone; --plan makes hours of it.")
+    common.say(
+        "Hours: of all its jobs, with all cores, from forward passes timed now; --plan has GPUs and what is left."
+    )
+
+
+def _total(probes: Mapping[str, Probe], jobs: Sequence[Job], what: str) -> float | None:
+    """Hours add up over backbones, of memory the most counts."""
+    by_source: dict[str, list[Job]] = {}
+    for job in jobs:
+        by_source.setdefault(job.document["backbone"]["source"], []).append(job)
+    found = [probes[source].planned(own, own)[what] for source, own in by_source.items()]
+    if not found or None in found:
+        return None
+    return float(sum(found) if what == "hours here" else max(found))
 
 
 def _data_name(job: Job) -> str:
     data = job.document["data"]
     return str(data.get("benchmark") or data.get("root"))
-
-
-def _million_passes(jobs: Sequence[Job]) -> float | None:
-    """Of all jobs; None where nobody knows how many images there are."""
-    sizes = [sizes_of(job.spec()[0]) for job in jobs]
-    known = all(size.train for size in sizes)
-    return sum(passes_of(job, size) for job, size in zip(jobs, sizes, strict=True)) / 1e6 if known else None
 
 
 def _lacks(jobs: Sequence[Job]) -> list[str]:
@@ -277,7 +284,8 @@ def plan_items(
         probe = Probe.of(source, next(iter(streams.values()))[0], device)
         for data, members in streams.items():
             open_jobs = [job for job in members if grid.result(job, runs) is None]
-            rows.append({"data": data, "backbone": source} | probe.planned(members, open_jobs))
+            row = {"data": data, "backbone": source, "lacks": _lacks(members)}
+            rows.append(row | probe.planned(members, open_jobs))
     if common.json:
         print_json({"scale": scale, "streams": rows, "utilisation": UTILISATION})
         return
@@ -298,64 +306,12 @@ def plan_items(
     print_table(shown, columns=("data", "backbone", "MB an image", "batch", "GB to train", "GB on disk", "lacks"))
     _say_lacks(common, rows)
     hours = sum(row["hours here"] or 0.0 for row in rows)
-    common.say(f"In all about {_hours(hours)} h here, one job at a time, from forward passes timed now.")
+    common.say(f"In all about {_hours(hours)} h here with all cores, from forward passes timed now.")
     common.say(f"GPUs: operations over {UTILISATION:.0%} of the data sheet's float32, not measured.")
 
 
 def _hours(hours: float | None) -> str:
     return "-" if hours is None else f"{hours:,.0f}" if hours >= 100 else f"{hours:.2g}"
-
-
-@dataclass(frozen=True)
-class Probe:
-    """What a plan measures of a backbone."""
-
-    seconds: float  # of a plain forward of an image, here
-    operations: float  # of it
-    kept: int  # bytes of an image until its backward pass
-    weights: int  # bytes
-
-    @classmethod
-    def of(cls, source: str, job: Job, device: torch.device) -> Probe:
-        """Of the backbone `source`, which `job` runs on."""
-        try:
-            backbone = random_backbone(source, device)  # a known shape needs no weights, which may not be here
-        except UnknownName:
-            backbone = backbone_of(job.spec()[0], device)
-        size = backbone.preprocessing.size
-        images = torch.zeros(IMAGES, 3, size, size, device=device)
-        rounds: list[float] = []
-        began = time.monotonic()
-        with torch.no_grad():
-            while len(rounds) < 2 or time.monotonic() - began < SECONDS:  # the least is what others disturb least
-                rounds.append(seconds(lambda: backbone(images)))
-        classes = [f"class {n}" for n in range(100)]
-        expert = Expert(backbone, classes, rank=64, settings=ExpertSettings(), generator=generator_of(0))
-        weights = 4 * sum(p.numel() for p in backbone.parameters())
-        operations = forward_operations(backbone.vit.config)
-        return cls(min(rounds) / IMAGES, operations, kept_bytes(expert, backbone), weights)
-
-    def planned(self, jobs: Sequence[Job], open_jobs: Sequence[Job]) -> dict[str, Any]:
-        """A row of the plan: what the jobs of one stream would take."""
-        million = _million_passes(open_jobs)
-        hours = None if million is None else million * 1e6 / 3600
-        tables = [job.document["methods"][job.label] for job in jobs]
-        batch = max(int(table.get("optimisation", {}).get("batch_size", 128)) for table in tables)
-        speeds = {gpu.name: gpu.teraflops * 1e12 * UTILISATION for gpu in GPUS}
-        return {
-            "jobs": len(jobs),
-            "done": len(jobs) - len(open_jobs),
-            "million passes": million,
-            "hours here": None if hours is None else hours * self.seconds,
-            "gpu_hours": {
-                name: None if hours is None else hours * self.operations / speed for name, speed in speeds.items()
-            },
-            "MB an image": self.kept / 1e6,
-            "batch": batch,
-            "GB to train": (batch * self.kept + 4 * self.weights) / 1e9,  # weights, gradients, momentum and a teacher
-            "GB on disk": len(open_jobs) * 2 * self.weights / 1e9,
-            "lacks": _lacks(jobs),
-        }
 
 
 def show_status(common: Common, out: Path, runs: Path, *, processes: int | None) -> None:

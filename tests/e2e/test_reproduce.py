@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.command import bpg, document, done, refused
+from tests.conftest import ROOT
 from tests.toy import toy_checkpoint, toy_folder
 
 GRID = """
@@ -133,7 +134,8 @@ def test_a_plan_runs_nothing(here: Path) -> None:
 def start(here: Path, *arguments: object) -> subprocess.Popen[bytes]:
     """`bpg reproduce` as a shell starts it: a group of processes."""
     command = [sys.executable, "-m", "bpg", "reproduce", *map(str, arguments)]
-    return subprocess.Popen(command, cwd=here, start_new_session=True, stdout=PIPE, stderr=PIPE)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}  # workers find it, too
+    return subprocess.Popen(command, cwd=here, env=environment, start_new_session=True, stdout=PIPE, stderr=PIPE)
 
 
 def notes_of(here: Path) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ others waiting.
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar, cast
@@ -24,6 +25,7 @@ def rank_and_ranks() -> tuple[int, int]:
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        atexit.register(dist.destroy_process_group)  # its threads must not outlive the interpreter
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 

@@ -257,7 +257,7 @@ from tests.unit.test_batches import batches_of, photos
 module.SHARD = 5_000
 write = Path.write_bytes
 def half(self, content):
-    if self.suffix == ".part" and len(list(self.parent.glob("*.safetensors"))) == 2:
+    if self.suffix == ".part" and len(list(self.parent.glob("*.safetensors"))) >= 2:
         write(self, content[: len(content) // 2])
         os.kill(os.getpid(), signal.SIGKILL)
     return write(self, content)
@@ -274,7 +274,7 @@ def test_a_run_killed_while_it_writes_leaves_only_whole_entries(
     command = [sys.executable, "-c", KILLED, str(tmp_path / "photos")]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert found.returncode == -signal.SIGKILL, found.stderr
-    assert len(shards(tmp_path)) == 2
+    assert len(shards(tmp_path)) >= 2  # writes may overlap
     assert len(list((tmp_path / "bpg-cache").rglob("*.part"))) == 1
     done = count(monkeypatch)
     assert digest_of(batches_of(photos(tmp_path / "photos"))) == DIGESTS["resized"]

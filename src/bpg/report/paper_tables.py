@@ -394,7 +394,7 @@ def adapter_numbers(rank: int) -> int:
     """Of ViT-B/16: 2Ldr + Ld + Lr.
 
     >>> adapter_numbers(219)
-    4048548
+    4048452
     """
     return 2 * DEPTH * WIDTH * rank + DEPTH * WIDTH + DEPTH * rank
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tools.keep import keep
+
 from bpg.experiments.paper import run
 from tests.unit.test_paper import SOFT
 from tests.unit.test_reproduction import setup, write_run
-from tools.keep import keep
 
 
 def test_records_of_finished_runs_are_kept_and_models_are_not(tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ def _ranks(setup: Setup) -> Iterator[Job]:
 
 
 def _overhead(setup: Setup) -> Iterator[Job]:
+    yield setup.first.survey(setup.scale.seeds[0])
     yield from _bpg(setup)
     yield from (uniform(setup.first, rank, setup.scale.seeds[0]) for rank in (64, 256))
 

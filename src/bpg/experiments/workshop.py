@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 from bpg.backbones.backbone import Backbone
+from bpg.backbones.survey import survey
 from bpg.backbones.weights import load_backbone
+from bpg.data.images import ImageSet
 from bpg.data.protocols import PROTOCOLS
 from bpg.experiments.manifest import Data, find, identity_of, prepare
 from bpg.experiments.records import write_json
@@ -22,8 +24,11 @@ from bpg.experiments.track import track_run
 from bpg.experts.expert import parameter_count
 from bpg.methods.bpg import BPG
 from bpg.methods.parts.identity import SAME, identity
+from bpg.progress import Clock
+from bpg.routing import stops
 
 SURVEY = "survey.json"
+TIMED = 64  # images
 
 
 class Workshop:
@@ -119,12 +124,20 @@ def survey_stream(spec: Spec, cell: Cell, backbone: Backbone, data: Data, out: P
             rank, measured = model.capacity(domain, model.survey(domain))
         numbers = parameter_count(backbone, len(domain.classes), rank=rank, settings=s.expert)
         row = {"name": domain.name, "images": len(domain.train), "classes": len(domain.classes)}
-        domains.append({**row, **measured, "rank": rank, "parameters": numbers, "spent": dict(model.spent)})
-        model.spent = {}
+        spent = {"pass": pass_time(backbone, domain.train)}
+        domains.append({**row, **measured, "rank": rank, "parameters": numbers, "spent": spent})
     folder.mkdir(parents=True, exist_ok=True)
     named = {"name": backbone.name, "width": backbone.width, "depth": backbone.depth}
     write_json(folder / SURVEY, {"domains": domains, "named": named, **about})
     return folder
+
+
+def pass_time(backbone: Backbone, images: ImageSet) -> dict[str, float]:
+    """What one pass over all images takes, from a few of them: features of the whole may come from a cache."""
+    some = images.subset(range(min(TIMED, len(images))))
+    began = Clock()
+    survey(backbone, some, probes=stops(backbone.depth), cache=None)
+    return {what: round(spent * len(images) / len(some), 2) for what, spent in began.as_dict().items()}
 
 
 def read_survey(folder: Path) -> dict[str, Any] | None:

@@ -42,6 +42,7 @@ SCALE = """
 note = "toys"
 seeds = SEEDS
 ranks = [2, 4]
+drawn = [2, 4]
 r0s = [2]
 [streams.domainnet]
 config = "grid.toml"
@@ -116,6 +117,21 @@ def test_a_grid_is_cut_by_pattern_and_number(here: Path) -> None:
     assert len(list((here / "runs" / "toy").glob("*-seed*"))) <= 3
     page = (here / "reproduced" / "toy" / "report.md").read_text()
     assert "Ablation of the weights" in page
+
+
+def test_what_is_done_stands_in_the_report_whatever_is_asked_for_now(here: Path) -> None:
+    done("reproduce", "main-domainnet", "--scale", "toy.toml", "--only", "s_iprompts, seed 0", cwd=here)
+    done("reproduce", "main-domainnet", "--scale", "toy.toml", "--only", "ncm, seed 0", cwd=here)
+    page = (here / "reproduced" / "toy" / "report.md").read_text()
+    assert re.search(r"\| S-iPrompts \| vit .*\| 1 \|  \|", page)
+    assert "| ncm |" in page
+    assert "list stands alone" in refused("reproduce", "list", "all", cwd=here)
+    assert "seeds" in refused("reproduce", "all", "--seed", 1, cwd=here)
+
+
+def test_a_limit_is_one(here: Path) -> None:
+    done("reproduce", "ranks", "--scale", "toy.toml", "--limit", 2, cwd=here)
+    assert len(list((here / "runs" / "toy").glob("*-seed*"))) == 2
 
 
 def test_a_plan_runs_nothing(here: Path) -> None:

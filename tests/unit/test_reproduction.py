@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bpg.errors import WrongUse
 from bpg.experiments.paper import ITEMS, Setup, adaptive, equivalent, jobs_of, run, uniform
 from bpg.experiments.scale import SCALES, STREAMS, Job, paper, read_scale, streams_of
 from bpg.registry import METHODS
@@ -161,10 +162,44 @@ def test_the_papers_own_matrix_differs_by_nothing_from_the_paper(printed: Result
     assert matrix[0]["sketch"] == ""
 
 
+def test_gains_are_taken_within_a_seed(printed: Results, tmp_path: Path) -> None:
+    setup = printed.setup
+    folders = dict(printed.folders)
+    for seed in (1, 2):
+        job = run(setup.first, "bpg-prompts", seed)
+        folders[job.key] = tmp_path / f"prompts-{seed}"
+        write_run(folders[job.key], job, {"soft": HARD, "hard": HARD, "oracle": HARD})
+    del folders[run(setup.first, "bpg", 2).key]  # seeds 0 and 1 here, 1 and 2 there
+    _, blocks, _ = TABLES["components"](Results(setup, folders, {}, whole=True))
+    table_of = next(b for b in blocks if isinstance(b, Table) and b.title.startswith("DomainNet"))
+    assert any("adapters, mixed +3.86;" in note for note in table_of.notes)  # of seed 1, without a spread
+    rows = [dict(zip(table_of.columns, map(shown, row), strict=True)) for row in table_of.rows]
+    assert [row["seeds"] for row in rows[:4]] == ["2", "2", "2", "2"]
+
+
+def test_a_scale_says_what_stands_for_domainnet(tmp_path: Path) -> None:
+    text = 'note = "x"\nseeds = [0]\nranks = [2]\ndrawn = [2]\nr0s = [2]\n[streams.cddb]\nconfig = "emoji"\n'
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(WrongUse, match="nothing stands for DomainNet"):
+        read_scale(str(tmp_path / "mine.toml"))
+
+
+def test_figures_of_one_seed_ask_for_one() -> None:
+    made = setup("paper")
+    assert {job.seed for job in jobs_of([ITEMS["tsne"]], made)} == {0}
+    assert {job.label for job in jobs_of([ITEMS["tsne"]], made)} == {
+        "bpg",
+        *(f"bpg-r{r}" for r in (4, 16, 64, 256, 1024)),
+    }
+    assert {job.seed for job in jobs_of([ITEMS["ranks"]], made)} == {0, 1, 2}
+
+
 def test_no_difference_is_taken_across_kinds_of_averages_or_on_other_data(printed: Results) -> None:
     rows = table("main-cddb", printed)
     assert {row["average"] for row in rows if row["method"] == "S-iPrompts"} == {"mean"}
-    assert next(r for r in rows if r["method"] == "PINA")["average"].startswith("not said")
+    assert next(r for r in table("main-domainnet", printed) if r["method"] == "C-Prompt")["average"].startswith(
+        "not said"
+    )
     assert "difference" not in " ".join(table("main-domainnet", results("demo"))[0])
 
 

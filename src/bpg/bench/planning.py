@@ -13,11 +13,20 @@ from bpg.backbones.backbone import Backbone
 from bpg.bench.mixtures import random_backbone
 from bpg.compute import wait_for_devices
 from bpg.errors import UnknownName
-from bpg.experiments.cost import GPUS, UTILISATION, forward_operations, kept_bytes, passes_of, sizes_of
+from bpg.experiments.cost import (
+    GPUS,
+    UTILISATION,
+    WHOLE_NETWORK,
+    forward_operations,
+    kept_bytes,
+    passes_of,
+    sizes_of,
+)
 from bpg.experiments.scale import Job
 from bpg.experiments.workshop import backbone_of
 from bpg.experts.expert import Expert, ExpertSettings
 from bpg.randomness import generator_of
+from bpg.registry import METHODS
 
 IMAGES, SECONDS, LEAST_ROUNDS = 2, 1.0, 2  # that pass forward at a time, and for how long
 
@@ -35,7 +44,8 @@ class Probe:
 
     seconds: float  # of a plain forward of an image, here, with all cores
     operations: float  # of it
-    kept: int  # bytes of an image until its backward pass
+    kept: int  # bytes of an image until the backward pass of an expert
+    kept_whole: int  # likewise, where the whole network is trained
     weights: int  # bytes
 
     @classmethod
@@ -49,14 +59,26 @@ class Probe:
         expert = Expert(backbone, classes, rank=64, settings=ExpertSettings(), generator=generator_of(0))
         weights = 4 * sum(p.numel() for p in backbone.parameters())
         operations = forward_operations(backbone.vit.config)
-        return cls(seconds_an_image(backbone), operations, kept_bytes(expert, backbone), weights)
+        spent, kept = seconds_an_image(backbone), kept_bytes(expert, backbone)
+        backbone.requires_grad_(True)
+        return cls(spent, operations, kept, kept_bytes(expert, backbone), weights)
+
+    def _memory(self, job: Job) -> tuple[int, int]:
+        """Images a step, and the bytes that a step takes: of a whole network gradients, momentum and a teacher, too."""
+        _, cell = job.spec()
+        o = getattr(METHODS[cell.method].Settings(**cell.values), "optimisation", None)
+        if o is None:
+            return 0, self.weights
+        whole = cell.method in WHOLE_NETWORK
+        return o.batch_size, o.batch_size * (self.kept_whole if whole else self.kept) + self.weights * (
+            4 if whole else 1
+        )
 
     def planned(self, jobs: Sequence[Job], open_jobs: Sequence[Job]) -> dict[str, Any]:
         """A row of the plan: what the jobs of one stream would take."""
         million = million_passes(open_jobs)
         hours = None if million is None else million * 1e6 / 3600
-        tables = [job.document["methods"][job.label] for job in jobs]
-        batch = max(int(table.get("optimisation", {}).get("batch_size", 128)) for table in tables)
+        needs = [self._memory(job) for job in jobs if job.kind == "run"]
         speeds = {gpu.name: gpu.teraflops * 1e12 * UTILISATION for gpu in GPUS}
         return {
             "jobs": len(jobs),
@@ -67,8 +89,8 @@ class Probe:
                 name: None if hours is None else hours * self.operations / speed for name, speed in speeds.items()
             },
             "MB an image": self.kept / 1e6,
-            "batch": batch,
-            "GB to train": (batch * self.kept + 4 * self.weights) / 1e9,  # weights, gradients, momentum and a teacher
+            "batch": max((batch for batch, _ in needs), default=0),
+            "GB to train": max((size for _, size in needs), default=self.weights) / 1e9,
             "GB on disk": len(open_jobs) * 2 * self.weights / 1e9,
         }
 

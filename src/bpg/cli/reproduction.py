@@ -21,8 +21,8 @@ from bpg.errors import WrongUse, unknown_name
 from bpg.experiments.cost import GPUS, UTILISATION, sizes_of
 from bpg.experiments.engines import ENGINES, Means, check_failures
 from bpg.experiments.grid import Grid, Standing, parts_of
-from bpg.experiments.paper import ITEMS, Item, Setup, jobs_of
-from bpg.experiments.readiness import missing
+from bpg.experiments.paper import ITEMS, Item, Setup, jobs_of, run
+from bpg.experiments.readiness import missing, to_fetch
 from bpg.experiments.records import write_json
 from bpg.experiments.scale import Job, read_scale, streams_of
 from bpg.experiments.workshop import read_survey
@@ -88,6 +88,15 @@ def reproduce_verb(
     if engine not in ENGINES:
         raise unknown_name("engine", engine, ENGINES)
     place = out or Path("reproduced") / Path(scale).stem
+    if common.seed is not None:
+        raise WrongUse(
+            "a scale has its own seeds",
+            wanted="no --seed",
+            came=str(common.seed),
+            remedy=f"--only 'seed {common.seed}' takes the jobs of one.",
+        )
+    if "list" in names and len(names) > 1:
+        raise WrongUse("list stands alone", wanted="list, or items", came=" ".join(names), remedy="Leave one out.")
     if list(names) == ["list"]:
         list_items(common, scale, place, runs)
     elif plan:
@@ -127,10 +136,12 @@ def reproduce_items(
         check_place(place, what)
     grid, session, began = Grid(out), uuid.uuid4().hex, time.monotonic()
     told: list[str] = []
+    jobs: list[Job] = []
     while True:  # what surveys find may ask for more
         setup = setup_of(scale, grid, runs)
         wanted = jobs_of(items, setup)
-        jobs = chosen(wanted, only, limit)
+        if not jobs or limit is None:
+            jobs = chosen(wanted, only, limit)
         lacking = {job.key: reason for job in jobs if (reason := missing(job)) is not None}
         for reason in dict.fromkeys(lacking.values()):
             if reason not in told:
@@ -154,10 +165,13 @@ def reproduce_items(
         if not any(job.kind == "survey" for job in new):
             break
     standings = [grid.standing(job, runs) for job in ready]
+    setup = setup_of(scale, grid, runs)
+    every = jobs_of(items, setup)  # also what was not asked for this time
     results = Results(
-        setup_of(scale, grid, runs),
-        {s.job.key: s.run for s in standings if s.run is not None},
-        lacking,
+        setup,
+        {job.key: folder for job in every if (folder := grid.result(job, runs)) is not None},
+        {job.key: reason for job in every if (reason := missing(job)) is not None}
+        | {s.job.key: f"failed: {s.reason}" for s in standings if s.state == "failed"},
         whole=scale == "paper",
     )
     if any(item.name == "latency" for item in items):
@@ -173,20 +187,20 @@ def reproduce_items(
 
 
 def latency_of(results: Results, means: Means, out: Path) -> dict[str, Any] | None:
-    """How long answers take with experts of the stream's ranks; measured once and kept."""
-    file = out / LATENCY
-    if file.is_file():
-        kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return kept
+    """How long answers take with experts of the stream's ranks; measured once for each backbone, device and ranks."""
     job = results.setup.first.survey(results.setup.scale.seeds[0])
     found = results.survey(job)
-    if found is None:
+    group = results.group([run(results.setup.first, "bpg", job.seed)])
+    if found is None or group is None:
         return None
-    backbone = means.workshop(out).backbone(job.spec()[0])
     ranks = [domain["rank"] for domain in found["domains"]]
-    group = results.of(results.setup.first, "bpg")
-    experts = experts_per_image(group.first.last("soft")) if group is not None else 2.0
-    made = latency(backbone, ranks, experts=experts)
+    experts = round(experts_per_image(group.first.last("soft")), 2)
+    asked = {"backbone": found["backbone"], "device": means.device, "ranks": ranks, "experts": experts}
+    file = out / LATENCY
+    kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if kept.get("of") == asked:
+        return kept
+    made = latency(means.workshop(out).backbone(job.spec()[0]), ranks, experts=experts) | {"of": asked}
     write_json(file, made)
     return made
 
@@ -218,6 +232,9 @@ def list_items(common: Common, scale: str, out: Path, runs: Path) -> None:
                 "kind": item.kind,
                 "title": item.title,
                 "data": ", ".join(dict.fromkeys(map(_data_name, jobs))) or "none at this scale",
+                "backbone": ", ".join(
+                    dict.fromkeys(job.document["backbone"]["source"].partition(".")[0] for job in jobs)
+                ),
                 "needs": "nothing" if item.analytic else "; ".join(needs) or "nothing at this scale",
                 "jobs": len(jobs),
                 "done": sum(grid.result(job, runs) is not None for job in jobs),
@@ -230,8 +247,8 @@ def list_items(common: Common, scale: str, out: Path, runs: Path) -> None:
     if common.json:
         print_json(rows)
         return
-    shown = [row | {"lacks": _briefly(row["lacks"])} for row in rows]
-    print_table(shown, columns=("item", "jobs", "done", "hours here", "GB to train", "data", "lacks"))
+    shown = [row | {"lacks": _briefly(row["lacks"]) if row["needs"] != "nothing" else ""} for row in rows]
+    print_table(shown, columns=("item", "jobs", "done", "hours here", "GB to train", "data", "backbone", "lacks"))
     _say_lacks(common, rows)
     common.say(f"Scale {scale}: {setup.scale.note}")
     common.say(
@@ -256,7 +273,7 @@ def _data_name(job: Job) -> str:
 
 
 def _lacks(jobs: Sequence[Job]) -> list[str]:
-    return list(dict.fromkeys(reason for job in jobs if (reason := missing(job)) is not None))
+    return list(dict.fromkeys(reason for job in jobs for reason in (missing(job), to_fetch(job)) if reason is not None))
 
 
 def _briefly(lacks: Sequence[str]) -> str:

@@ -24,16 +24,26 @@ def missing(job: Job) -> str | None:
     return " and ".join(filter(None, lacks)) or None
 
 
-@cache
+def to_fetch(job: Job) -> str | None:
+    """The weights that the hub is asked for when a job begins, in words; None where they are here, or cannot be had."""
+    source = job.document["backbone"]["source"]
+    return f"the weights of {source} would come from the hub" if _away(source) and not _offline() else None
+
+
 def _weights(source: str) -> str | None:
-    offline = os.environ.get("HF_HUB_OFFLINE", "0").upper()
+    return f"the weights of {source} are not here" if _away(source) and _offline() else None
+
+
+@cache
+def _away(source: str) -> bool:
     try:
-        entry = find_backbone(source)
+        return on_disk(find_backbone(source)) is None
     except BPGError:
-        return None  # a path, which loading speaks about
-    if offline not in ("1", "ON", "YES", "TRUE") or on_disk(entry) is not None:
-        return None  # or the hub may have them
-    return f"the weights of {source} are not here"
+        return False  # a path, which loading speaks about
+
+
+def _offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE")
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from bpg.config import parse, settings
-from bpg.errors import unknown_name
+from bpg.errors import WrongUse, unknown_name
 from bpg.experiments.spec import Cell, Spec, cells, read_document, shipped, spec_of
 
 SCALES = ("paper", "small", "demo")
@@ -37,9 +37,19 @@ class Scale:
 
     note: str
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
-    ranks: tuple[PositiveInt, ...]  # uniform r of the figures
+    ranks: tuple[PositiveInt, ...]  # uniform r of the figure over r
+    drawn: tuple[PositiveInt, ...]  # uniform r whose features are drawn
     r0s: tuple[PositiveInt, ...]  # adaptive r_0 of the figures
     streams: dict[Literal["domainnet", "cddb", "core50"], StreamSettings]
+
+    def __post_init__(self) -> None:
+        if "domainnet" not in self.streams:
+            raise WrongUse(
+                "nothing stands for DomainNet",
+                wanted="a table streams.domainnet, which most of the paper's analysis is on",
+                came=", ".join(self.streams) or "no stream",
+                remedy="Say what stands for it.",
+            )
 
 
 @dataclass(frozen=True, eq=False)

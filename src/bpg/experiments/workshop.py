@@ -29,6 +29,7 @@ from bpg.routing import stops
 
 SURVEY = "survey.json"
 TIMED = 64  # images
+FORMAT = 1  # of a survey
 
 
 class Workshop:
@@ -101,6 +102,7 @@ def survey_stream(spec: Spec, cell: Cell, backbone: Backbone, data: Data, out: P
     assert isinstance(model, BPG)  # whose rule is asked for
     s = model.settings
     about = {
+        "format": FORMAT,
         "backbone": [identity(backbone, model.weights)[part] for part in SAME],
         "data": identity_of(data),
         "rule": {

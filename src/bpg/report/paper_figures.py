@@ -100,7 +100,7 @@ def _point(x: float, group: Group, measure: Callable[[Counts], float], note: str
 def tsne(results: Results) -> Made:
     """What the expert of each domain makes of its test images, by hidden dimension."""
     setup = results.setup
-    runs = {r: results.run(uniform(setup.first, r, setup.scale.seeds[0])) for r in setup.scale.ranks}
+    runs = {r: results.run(uniform(setup.first, r, setup.scale.seeds[0])) for r in setup.scale.drawn}
     known = {r: found for r, found in runs.items() if found is not None and found.maps is not None}
     unseen = [f"r = {r}" for r, found in runs.items() if found is not None and found.maps is None]
     lacking = [f"Maps are missing of {', '.join(unseen)}: their models were not kept."] if unseen else []
@@ -166,7 +166,7 @@ def motivation(results: Results) -> Made:
     columns = [f"{name}\ns = {separable[name]:.3f}" for name in domains]
     frozen = [_cloud(found, name, "frozen") for name in domains]
     rows.append([Clouds([frozen], columns, names=(), title="Frozen features", framed=False)])
-    runs = {r: results.run(uniform(setup.first, r, seed)) for r in setup.scale.ranks}
+    runs = {r: results.run(uniform(setup.first, r, seed)) for r in setup.scale.drawn}
     lines = [
         Line(name, [Point(float(r), _own_accuracy(its, name)) for r, its in runs.items() if its is not None])
         for name in domains

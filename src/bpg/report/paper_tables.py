@@ -23,6 +23,7 @@ from bpg.report.reproduction import (
     measured,
     printed,
     sources,
+    surveyed,
     told,
 )
 
@@ -71,9 +72,7 @@ def separability(name: str) -> Callable[[Results], Made]:
             for domain, row in ours.items():
                 values = [row[key] for key in ("between", "within", "separability")]
                 rows.append([domain, row["images"], *(None if v is None else f"{v:.3f}" for v in values), row["rank"]])
-            tables.append(
-                Table(["domain", "images", *columns[1:], "r_t"], rows, title=f"Ours, on {found['named']['name']}")
-            )
+            tables.append(Table(["domain", "images", *columns[1:], "r_t"], rows, title=_ours(found)))
         text = ["Unit-length features of the frozen class token. r_t = s_0 r_0 / s_t."]
         if results.whole and set(ours) >= set(names):
             rows = []
@@ -81,9 +80,16 @@ def separability(name: str) -> Callable[[Results], Made]:
                 mine, s = ours[domain]["separability"], known["s"][at]
                 rows.append([domain, f"{s:.3f}", f"{mine:.3f}", f"{mine - s:+.3f}"])
             tables.append(Table(["domain", "s_t, paper", "s_t, ours", "difference"], rows, title="Difference"))
+        if stream is not None:
+            tables += surveyed(results, stream.survey(results.setup.scale.seeds[0]))
         return text, tables, [] if ours else ["There is no survey of ours here."]
 
     return made
+
+
+def _ours(found: Mapping[str, Any]) -> str:
+    """Whose numbers a survey has, and by which estimate."""
+    return f"Ours, on {found['named']['name']}, estimator {found['rule']['estimator']}"
 
 
 def main(name: str) -> Callable[[Results], Made]:
@@ -111,7 +117,7 @@ def main(name: str) -> Callable[[Results], Made]:
                 backbone = "clip" if label.endswith("-clip") else "vit"
                 rows.append([label, backbone, None, *_compared(results, group, group.own, blank), "not in the paper"])
         columns = ["method", "backbone", "kept a class", "average", "A_T paper", "A_T ours", "difference", "F_T paper",
-                   "F_T ours", "difference", "remark"]  # fmt: skip
+                   "F_T ours", "difference", "seeds", "remark"]  # fmt: skip
         notes = [AVERAGES, "F_T: what old domains lost, averaged over later steps; lower is better."]
         notes.append("*: as its authors report it. Upper Bound: BPG's experts, told the domain.")
         blocks = [compared(results, columns, rows, notes=notes), *sources(used)]
@@ -148,6 +154,7 @@ def _compared(results: Results, group: Group | None, way: str, row: Mapping[str,
         printed(row.get("F_T")),
         told(lost),
         results.apart(lost, mean_of(row.get("F_T"))),
+        len(group.runs) if group is not None else None,
     ]
 
 
@@ -158,7 +165,7 @@ def _streams(results: Results) -> Iterator[tuple[str, str, Stream]]:
             yield name, f"{title}{f' ({stream.note})' if stream.note else ''}", stream
 
 
-PAIR = ["A_T paper", "A_T ours", "difference", "F_T paper", "F_T ours", "difference"]
+PAIR = ["A_T paper", "A_T ours", "difference", "F_T paper", "F_T ours", "difference", "seeds"]
 
 
 def _pair(results: Results, group: Group | None, way: str, its: Mapping[str, Any]) -> list[Cell]:
@@ -170,6 +177,7 @@ def _pair(results: Results, group: Group | None, way: str, its: Mapping[str, Any
         printed(its.get("F_T")),
         told(lost),
         results.apart(lost, mean_of(its.get("F_T"))),
+        len(group.runs) if group is not None else None,
     ]
 
 
@@ -201,7 +209,7 @@ def components(results: Results) -> Made:
 def _gains(results: Results, stream: Stream) -> list[str]:
     """What each component adds within our own runs, seed by seed."""
     both, prompts = results.of(stream, "bpg"), results.of(stream, PROMPTS)
-    if both is None or prompts is None or len(both.runs) != len(prompts.runs):
+    if both is None or prompts is None:
         return []
     found = []
     for what, (group, way), (base, own) in (
@@ -210,9 +218,15 @@ def _gains(results: Results, stream: Stream) -> list[str]:
         ("the mixture, without adapters", (prompts, "soft"), (prompts, "hard")),
         ("the mixture, with adapters", (both, "soft"), (both, "hard")),
     ):
-        pairs = zip(measured(group, way, average_accuracy), measured(base, own, average_accuracy), strict=True)
-        found.append(f"{what} {_signed([a - b for a, b in pairs])}")
-    return ["Ours, what is added to A_T within a seed: " + "; ".join(found) + "."]
+        mine, its = _by_seed(group, way), _by_seed(base, own)
+        gains = [mine[seed] - its[seed] for seed in mine if seed in its]
+        if gains:
+            found.append(f"{what} {_signed(gains)}")
+    return ["Ours, what is added to A_T within a seed: " + "; ".join(found) + "."] if found else []
+
+
+def _by_seed(group: Group, way: str) -> dict[int, float]:
+    return {run.seed: average_accuracy(run.counts(way)) for run in group.runs}
 
 
 def _signed(values: Sequence[float]) -> str:
@@ -386,7 +400,8 @@ def parameters(results: Results) -> Made:
             for d in found["domains"]
         ]
         mine.append(["all", None, None, sum(d["parameters"] for d in found["domains"])])
-        blocks.append(Table(["domain", "s_t", "r_t", "numbers"], mine, title=f"Ours, on {found['named']['name']}"))
+        blocks.append(Table(["domain", "s_t", "r_t", "numbers"], mine, title=_ours(found)))
+    blocks += surveyed(results, results.setup.first.survey(results.setup.scale.seeds[0]))
     return ["Capacity and sizes follow from s_t alone."], blocks, []
 
 
@@ -454,6 +469,9 @@ def latency(results: Results) -> Made:
         columns = ["who answers", "ms an image", "over one expert alone", "over hard selection"]
         notes = [found["about"]]
         blocks.append(Table(columns, rows, title="Ours", notes=notes))
+        setup = results.setup
+        used = results.group([run(setup.first, "bpg", setup.scale.seeds[0])])
+        blocks += sources({"ranks, and experts an image": used})
     text = [
         "The paper's 6.45 is a loop over all T experts over one expert without the pass that finds the domain. Hard "
         "selection needs that pass, too: both ratios are given."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 from bpg.experiments.manifest import data_name
 from bpg.experiments.paper import Item, Setup, run
-from bpg.experiments.records import Run, read_run
+from bpg.experiments.records import ABOUT, Run, read_run
 from bpg.experiments.scale import STREAMS, Job, Stream, paper
 from bpg.experiments.workshop import read_survey
 from bpg.metrics import Counts
@@ -123,23 +125,37 @@ def _on_clip(label: str) -> bool:
     return label.endswith("-clip") or label == "s_liprompts"
 
 
-def protocols(results: Results) -> Table:
+def surveyed(results: Results, *jobs: Job) -> list[Table]:
+    """Which surveys the numbers of a table come from."""
+    folders = [folder for job in jobs if (folder := results.folders.get(job.key)) is not None]
+    rows: list[list[Cell]] = [["survey", f"{folder.parent.name}/{folder.name}"] for folder in folders]
+    return [Table(["row", "runs"], rows, title=ORIGIN)] if rows else []
+
+
+def protocols(results: Results) -> list[Table]:
     """What stands for each of the paper's benchmarks, as the runs say it themselves."""
-    rows: list[list[Cell]] = []
+    names: dict[str, list[str]] = {}
     for name, stream in results.setup.streams.items():
-        for label in ("bpg", "bpg-clip"):
-            group = results.of(stream, label)
-            if group is None:
-                continue
-            about = group.first.about
-            data, backbone = about["data"], about["backbone"]
-            train = sum(domain["train"]["images"] for domain in data["domains"])
-            tests = sum(test["images"] for test in data["tests"])
-            pixels = data.get("protocol") or "the backbone's own"
-            what = [data_name(data), " → ".join(group.first.order), train, tests, backbone["name"], pixels]
-            rows.append([STREAMS[name], *what, len(group.runs)])
-    columns = ["stands for", "data", "order", "training images", "test images", "backbone", "pixels", "seeds"]
-    return Table(columns, rows, title="Protocol")
+        names.setdefault(stream.document("bpg")["name"], []).append(STREAMS[name])
+    counts: Counter[tuple[Cell, ...]] = Counter()
+    for folder in results.folders.values():
+        if not (folder / ABOUT).is_file():
+            continue  # a survey
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        data = about["data"]
+        what = (
+            " and ".join(names.get(about["experiment"], [])),
+            data_name(data),
+            " → ".join(domain["name"] for domain in data["domains"]),
+            sum(domain["train"]["images"] for domain in data["domains"]),
+            sum(test["images"] for test in data["tests"]),
+            about["backbone"]["name"],
+            data.get("protocol") or "the backbone's own",
+        )
+        counts[what] += 1
+    columns = ["stands for", "data", "order", "training images", "test images", "backbone", "pixels", "runs"]
+    rows: list[list[Cell]] = [[*what, runs] for what, runs in sorted(counts.items(), key=str)]
+    return [Table(columns, rows, title="Protocol", folded=False)] if rows else []
 
 
 def reproduction(items: Sequence[Item], results: Results) -> dict[str, Section]:
@@ -170,14 +186,17 @@ def _stands(item: Item, results: Results) -> str:
 def write_reproduction(items: Sequence[Item], scale: str, results: Results, out: Path) -> list[Path]:
     """Write every item as Markdown, LaTeX and figures, and all on one HTML page; the files a reader starts from."""
     sections = reproduction(items, results)
-    head = Section("What this is", [results.setup.scale.note, AVERAGE], [protocols(results)])
+    head = Section("What this is", [results.setup.scale.note, AVERAGE], protocols(results))
     page = Page(f"bpg: the paper at the scale {scale}", [head, *sections.values()])
     tables, figures = out / "tables", out / "figures"
     for folder in (tables, figures):
         folder.mkdir(parents=True, exist_ok=True)
     drawn: dict[str, str] = {}
+    everything: list[str] = []
     for name, section in sections.items():
-        fragments = []
+        fragments = [
+            _as_comment(block) for block in section.blocks if isinstance(block, Table) and block.title == ORIGIN
+        ]
         for number, block in enumerate(section.blocks, start=1):
             if isinstance(block, Figure):
                 stem = name if sum(isinstance(b, Figure) for b in section.blocks) == 1 else f"{name}-{number}"
@@ -186,14 +205,17 @@ def write_reproduction(items: Sequence[Item], scale: str, results: Results, out:
             elif isinstance(block, Table | Heat) and block.title != ORIGIN:
                 fragments.append(latex(block, caption=block.title or section.title, label=f"tab:{name}-{number}"))
         if fragments:
+            everything += fragments
             (tables / f"{name}.tex").write_text("\n".join(fragments), encoding="utf-8")
-    if any(tables.glob("*.tex")):
-        everything = [file.read_text(encoding="utf-8") for file in sorted(tables.glob("*.tex"))]
-        (out / "tables.tex").write_text(document(*everything), encoding="utf-8")
+    (out / "tables.tex").write_text(document(*everything), encoding="utf-8")
     files = [out / "report.md", out / "report.html"]
     for file, text in zip(files, (markdown(page, drawn), html(page)), strict=True):
         file.write_text(text, encoding="utf-8", errors="backslashreplace")
     return files
+
+
+def _as_comment(block: Table) -> str:
+    return "".join(f"% {row}: {runs}\n" for row, runs in block.rows)
 
 
 Made = tuple[Sequence[str], Sequence[Block], Sequence[str]]  # text, blocks, warnings of a section

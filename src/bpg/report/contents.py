@@ -154,7 +154,7 @@ def _summary(runs: Sequence[Run], finished: Sequence[Group]) -> Section:
     order = runs[0].order
     columns = ["method", "answers by", "A_T", "mean", "A_bar", "F_T", "just learned", "stored MB", "seeds"]
     rows: list[list[Cell]] = []
-    for group in finished:
+    for group in sorted(finished, key=lambda group: -fmean(group.over_seeds(average_accuracy, group.own))):
         for way in group.ways:
             measures = (average_accuracy, mean_accuracy, incremental_accuracy, forgetting, learning_accuracy)
             values = [spread(group.over_seeds(measure, way)) for measure in measures]
@@ -177,6 +177,7 @@ def _summary(runs: Sequence[Run], finished: Sequence[Group]) -> Section:
     backbone = runs[0].about["backbone"]["name"]
     text = [
         f"{' → '.join(order)}, {len(runs[0].about['data']['classes'])} classes, on {backbone}.",
+        "Who is right most often, by the method's own way to answer, comes first.",
         "A_T: percent right over all test images after the last domain (pooled). mean: over test sets. A_bar: the mean "
         "of A_1 to A_T. F_T: what old domains lost, on average over later steps; lower is better. just learned: the "
         "mean over domains right after each. With several seeds: mean ± standard deviation.",

@@ -51,7 +51,7 @@ def items_of(names: Sequence[str]) -> list[Item]:
 
 
 def chosen(jobs: Sequence[Job], only: str | None, limit: int | None) -> list[Job]:
-    """The jobs whose title `only` fits, and of these at most `limit` runs, evenly over the grid."""
+    """Surveys, and the runs whose title `only` fits, at most `limit` of them, evenly over the grid."""
     try:
         fits = re.compile(only or "", re.IGNORECASE)
     except re.error as error:

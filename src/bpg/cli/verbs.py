@@ -474,7 +474,9 @@ def reproduce(
     plan: Annotated[
         bool, typer.Option("--plan", help="Say what would run and what it would take; run nothing.")
     ] = False,
-    only: Annotated[str | None, typer.Option(metavar="PATTERN", help="Only runs whose title fits; surveys are done anyway.")] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Only runs whose title fits; surveys are done anyway.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many runs, spread over the grid.")] = None,
     engine: Annotated[str, typer.Option(help="local, or ray: tasks of a Ray cluster.")] = "local",
     processes: Annotated[int, typer.Option(min=1, max=256, help="Jobs at a time, on this machine.")] = 1,

@@ -161,6 +161,13 @@ def test_right_and_wrong_have_signs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"✗ cake", r"✓ pi\$e\$"} <= said
 
 
+def test_classes_of_nearly_one_colour_differ_in_shape() -> None:
+    drawn = svg(Figure("x", [[Clouds([[cloud(None, classes=12)]], ["x"])]]))
+    dots = re.findall(rb'opacity: 0.85; stroke: (#\w+);[^"]*stroke-linecap: (\w+)', drawn)
+    shapes = {colour.decode(): shape for colour, shape in dots}
+    assert [shapes[colour] for colour in LIGHT.colours] == [b"round"] * 6 + [b"square"] * 6
+
+
 def test_notes_lie_on_no_marker_and_on_no_other_note() -> None:
     with plots._style(LIGHT):
         canvas = plots._compose(Figure("x", [[lines()]], width=3.4), LIGHT)

@@ -32,6 +32,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.2)
 HATCHES = ("", "////", "....", "xxxx", "----", "\\\\\\\\")
 MANY = 12  # points of a line whose errors are a band, not bars
 SIDE = 160  # pixels of an image
+SHAPED = 6  # classes of a shape: colours that are near to one another then differ in it
 RIGHT, WRONG = "✓", "✗"
 SOLID, DASHED = "-", (0, (3.5, 2))
 
@@ -171,8 +172,8 @@ def _clouds(panel: Clouds, part: SubFigure, theme: Theme, width: float) -> Drawn
     if not panel.names or count > len(theme.colours):
         return Drawn()
     dots = [
-        Line2D([], [], linestyle="", marker="o", markersize=4.5, markeredgewidth=0, color=theme.colours[place])
-        for place in range(len(panel.names))
+        Line2D([], [], linestyle="", marker="os"[place // SHAPED % 2], markersize=4.5, markeredgewidth=0, color=colour)
+        for place, colour in enumerate(theme.colours[: len(panel.names)])
     ]
     return Drawn([(plain(name), dot) for name, dot in zip(panel.names, dots, strict=True)])
 
@@ -189,17 +190,19 @@ def _cloud(axes: Axes, cloud: Cloud, theme: Theme, count: int, side: float) -> N
     axes.set_xlim(middle[0] - reach - extra, middle[0] + reach + extra)
     axes.set_ylim(middle[1] - low, middle[1] + reach)
     for place in np.unique(classes):
-        axes.add_patch(_dots(points[classes == place], colour_of(int(place), count, theme), size, 1e-3 * reach))
+        colour = colour_of(int(place), count, theme)
+        axes.add_patch(_dots(points[classes == place], colour, size, 1e-3 * reach, square=place // SHAPED % 2 == 1))
     if cloud.value is not None:
         axes.text(0.96, 0.03, f"{cloud.value:.1f}", transform=axes.transAxes, ha="right", va="bottom", color=theme.ink)
 
 
-def _dots(points: NDArray[np.float64], colour: str, size: float, short: float) -> PathPatch:
-    """Round dots as one path of short strokes: a tenth of the bytes of a marker each."""
+def _dots(points: NDArray[np.float64], colour: str, size: float, short: float, *, square: bool) -> PathPatch:
+    """Dots as one path of short strokes, a tenth of the bytes of a marker each; the ends of a stroke give its shape."""
     ends = np.repeat(points, 2, axis=0)
     ends[1::2, 0] += short
     path = Outline(ends, np.tile([Outline.MOVETO, Outline.LINETO], len(points)))
-    return PathPatch(path, fill=False, edgecolor=colour, linewidth=size, capstyle="round", alpha=0.85, snap=False)
+    ends_in: Any = "projecting" if square else "round"
+    return PathPatch(path, fill=False, edgecolor=colour, linewidth=size, capstyle=ends_in, alpha=0.85, snap=False)
 
 
 def _frames(panel: Clouds) -> dict[tuple[int, int], Any]:

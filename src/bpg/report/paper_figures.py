@@ -59,14 +59,14 @@ def ranks(results: Results) -> Made:
             Line(
                 "adaptive (BPG-Adapter)",
                 [
-                    _point(float(r), group, measure, note=f"r_0 = {r0}")
+                    _point(float(r), group, measure, note=f"r₀ = {r0}")
                     for r0, group in sized.items()
                     if group is not None and (r := equal[r0]) is not None
                 ],
             ),
         ]
         lines = [line for line in lines if line.points]
-        panels.append(Lines(lines, across="hidden dimension r, or the mean of r_t", up=f"{title}, percent", log2=True))
+        panels.append(Lines(lines, "hidden dimension $r$, or the mean of $r_t$", f"${title}$, percent", log2=True))
     for name, group in used.items():
         if group is not None:
             cells = [told(measured(group, way, m)) for way in ("hard", "soft") for m in (average_accuracy, forgetting)]
@@ -172,7 +172,7 @@ def motivation(results: Results) -> Made:
         for name in domains
     ]
     if any(line.points for line in lines):
-        across, up, title = "hidden dimension r", "percent right, less its best", "The best r of each domain"
+        across, up, title = "hidden dimension $r$", "percent right, less its best", "The best r of each domain"
         rows.append([Lines(lines, across, up, title, log2=True, best="highest", relative=True)])
     cases = [case for answer in found.maps["border"] if (case := _case(found, answer)) is not None]
     if cases:

@@ -18,6 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
@@ -167,7 +168,8 @@ def _place(notes: Sequence[Note], canvas: Canvas) -> None:
         frame = note.axes.get_window_extent()
         step = steps[int(np.argmin([box.count_contains(ink) + 1000 * _leaves(frame, box) for box in boxes]))]
         taken[note.axes] = np.concatenate([ink, point + step + size * GRAIN])
-        style: dict[str, Any] = {"ha": "center", "va": "center", "color": note.colour}
+        halo = withStroke(linewidth=2.5, foreground=canvas.get_facecolor())  # where a line had to be crossed
+        style: dict[str, Any] = {"ha": "center", "va": "center", "color": note.colour, "path_effects": [halo]}
         note.axes.annotate(note.text, note.point, tuple(step / unit), textcoords="offset points", **style)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from bpg import Backbone, Prefix, Tuning
+from bpg.backbones.tuning import Readout
 from bpg.backbones.vit import Block, ViT
 from bpg.data.transforms import Preprocessing
 from bpg.errors import DeviceError, TuningError, WrongUse
@@ -349,3 +350,24 @@ def test_a_pass_holds_no_layer_longer_than_the_next_one_needs() -> None:
     vit.finish(vit.embed(torch.zeros(2, 3, side, side)))
     assert len(alive) >= 3
     assert max(alive) == 1
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("readout", ["class", "tokens", "all"])
+def test_a_training_step_does_no_work_for_tokens_that_are_not_read(
+    readout: Readout, recompute: bool, vit: ViT, images: Tensor
+) -> None:
+    vit.recompute = recompute
+    seen: list[int] = []  # by the last block's MLP
+    vit.blocks[-1].get_submodule("fc1").register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[1]))
+    prompt = torch.full((3, vit.config.width), 0.1, requires_grad=True)
+    tuning = Tuning(tokens=prompt, readout=readout)
+
+    def gradient(feature: Tensor) -> Tensor:
+        return torch.autograd.grad(feature.square().sum(), prompt)[0]
+
+    sparing = gradient(vit(images, tuning))
+    every = vit.config.specials + vit.config.grid**2 + 3
+    assert set(seen) == {{"class": 1, "tokens": 3, "all": every}[readout]}
+    assert_close(sparing, gradient(vit.read(vit.encode(vit.embed(images), tuning), tuning)), rtol=1e-4, atol=1e-5)
+    assert seen[-1] == every

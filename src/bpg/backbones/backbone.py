@@ -170,9 +170,9 @@ class Backbone(nn.Module):
 
     def _found(self, tokens: Tensor, probes: Sequence[Probe], *, whole: bool = False) -> tuple[Tensor, ...]:
         found: dict[Probe, Tensor] = {}
-        read = None if whole or Probe(self.depth, "moments") in probes else slice(0, 1)
+        sparing = not whole and Probe(self.depth, "moments") not in probes
         with self._autocast():
-            for depth, z in enumerate(self.vit.layers(tokens, read=read), start=1):
+            for depth, z in enumerate(self.vit.layers(tokens, sparing=sparing), start=1):
                 for probe in probes:
                     if probe.depth == depth:
                         found[probe] = z[:, 0] if probe.kind == "class" else self._moments(z)

@@ -197,6 +197,8 @@ class ViT(nn.Module):
                 with torch.no_grad():
                     query = self.read(self.encode(embedded)).float()
             tuning = tuning(query)
+        if torch.is_grad_enabled():  # a training step may round as its batch does; an answer must not
+            return self.finish(embedded, tuning)
         return self.read(self.encode(embedded, tuning), tuning)
 
     def embed(self, images: Tensor) -> Tensor:
@@ -217,16 +219,16 @@ class ViT(nn.Module):
 
     def finish(self, embedded: Tensor, tuning: Tuning = PLAIN) -> Tensor:
         """What `read` makes of `encode`, within rounding; the last block works for the tokens that are read alone."""
-        read = self._readout(tuning)
-        encoded = _last(self.layers(embedded, tuning, read=read))
+        encoded = _last(self.layers(embedded, tuning, sparing=True))
         return self._finished(encoded[:, 0] if tuning.readout == "class" else encoded, tuning)
 
-    def layers(self, embedded: Tensor, tuning: Tuning = PLAIN, *, read: slice | None = None) -> Iterator[Tensor]:
+    def layers(self, embedded: Tensor, tuning: Tuning = PLAIN, *, sparing: bool = False) -> Iterator[Tensor]:
         """Tokens (B, n, d) after block 0, after block 1, and so on: whoever has seen enough stops asking.
 
-        With `read`, the last block gives these tokens alone.
+        A `sparing` last block gives the tokens alone that are read out.
         """
         tuning.check(embedded, depth=self.config.depth)
+        read = self._readout(tuning) if sparing else None
         z = embedded
         if tuning.tokens is not None:  # z^(0) = [class, patches, p_t]
             z = torch.cat([z, tuning.tokens.expand(z.shape[0], -1, -1).to(z.dtype)], dim=1)

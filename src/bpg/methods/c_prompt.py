@@ -58,19 +58,26 @@ class CPrompt(Slotted):
         slot = network.slot(domain.name)
 
         def loss(network: Composed, images: Tensor, rows: Tensor) -> Tensor:
-            query = patch_query(images, self.backbone, self.settings.query)
-            prompts, _, cosines = network.compose(query, [slot])
-            logits = network.head(network.read(images, prompts, self.backbone))
-            return self.named(logits, rows) + self.settings.pull * (1 - cosines).sum(dim=1)
+            return self.by_slot(network, slot, images, self.query(images, self.backbone), rows)
 
         return loss
 
+    def by_slot(self, network: Composed, slot: Slot, images: Tensor, query: Tensor, rows: Tensor) -> Tensor:
+        """The loss where a slot has the prompts and the query is known."""
+        prompts, _, cosines = network.compose(query, [slot])
+        logits = network.head(network.read(images, prompts, self.backbone))
+        return self.named(logits, rows) + self.settings.pull * (1 - cosines).sum(dim=1)
+
+    def query(self, images: Tensor, backbone: Backbone) -> Tensor:
+        """What an image's prompts are chosen by, (B, d)."""
+        return patch_query(images, backbone, self.settings.query)
+
     def answer(self, network: Composed, images: Tensor, backbone: Backbone) -> tuple[Tensor, Tensor]:
-        query = patch_query(images, backbone, self.settings.query)
+        query = self.query(images, backbone)
         prompts, which, _ = network.compose(query, list(network.slots))
         shares = F.one_hot(which // self.settings.prompts, len(network.slots)).float().mean(dim=1)
         return network.head.steady(network.read(images, prompts, backbone)), shares
 
     def forced(self, network: Composed, images: Tensor, name: str, backbone: Backbone) -> Tensor:
-        prompts, _, _ = network.compose(patch_query(images, backbone, self.settings.query), [network.slot(name)])
+        prompts, _, _ = network.compose(self.query(images, backbone), [network.slot(name)])
         return network.head.steady(network.read(images, prompts, backbone))

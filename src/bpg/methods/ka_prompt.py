@@ -24,7 +24,7 @@ from bpg.data.domain import Domain
 from bpg.methods.base import passed
 from bpg.methods.c_prompt import CPrompt
 from bpg.methods.parts.composed import Composed, CPromptSettings, Query
-from bpg.methods.parts.prompted import nearest_keys, patch_query
+from bpg.methods.parts.prompted import nearest_keys
 from bpg.methods.parts.single import SingleLoss
 from bpg.randomness import generator_of
 from bpg.training import Optimisation
@@ -56,7 +56,7 @@ class KAPrompt(CPrompt):
         if not network.others(domain.name):
             return
         prompts, keys = pooled(network, domain.name)
-        query = passed(self, domain.train, lambda images: patch_query(images, self.backbone, self.settings.query))
+        query = passed(self, domain.train, lambda images: self.query(images, self.backbone))
         near = (F.normalize(keys, dim=1) @ F.normalize(query, dim=1).T + 1) / 2  # (old prompts, images)
         generator = generator_of(self.settings.seed, domain.name, "cover")
         pairs = torch.tensor(cover(near.cpu(), self.settings.prompts, generator)).to(keys.device)
@@ -65,15 +65,15 @@ class KAPrompt(CPrompt):
         slot.keys.copy_(keys[pairs].mean(dim=1))
 
     def loss(self, network: Composed, domain: Domain) -> SingleLoss:
-        plain, s, slot = super().loss(network, domain), self.settings, network.slot(domain.name)
+        s, slot = self.settings, network.slot(domain.name)
         if not network.others(domain.name) or not s.alignment:
-            return plain
+            return super().loss(network, domain)
         old = deepcopy(self.network)  # its shared prompts and its average head
         prompts, keys = pooled(old, domain.name)
         known = network.head.places(old.head.classes)
 
         def loss(network: Composed, images: Tensor, rows: Tensor) -> Tensor:
-            query = patch_query(images, self.backbone, s.query)
+            query = self.query(images, self.backbone)
             new, near = nearest_keys(query, slot.keys.detach(), s.chosen)
             far, cosines = nearest_keys(query, keys, s.chosen)
             both = torch.cat([slot.prompts[new], prompts[far]], dim=1)
@@ -81,7 +81,7 @@ class KAPrompt(CPrompt):
             logits = old.head.steady(old.read(images, mixed, self.backbone))
             found = rows[:, None] == known.to(rows.device)  # a class that is new cannot be asked of the model before
             aligned = torch.where(found.any(dim=1), self.named(logits, found.int().argmax(dim=1)), 0.0)
-            return plain(network, images, rows) + s.alignment * aligned
+            return self.by_slot(network, slot, images, query, rows) + s.alignment * aligned
 
         return loss
 

@@ -105,6 +105,14 @@ def test_every_table_and_figure_comes_of_one_command_and_nothing_runs_twice(tmp_
 
 def test_runs_that_bpg_run_left_are_taken(here: Path) -> None:
     done("run", "grid.toml", "--set", "seeds=[0,1]", "--threads", 1, cwd=here)
+    (planned,) = document("reproduce", "generality", *TOY, "--plan", cwd=here)["streams"]
+    assert planned["done"] == planned["jobs"] == 2
+    assert planned["hours here"] == 0
+    more = document("reproduce", "main-domainnet", *TOY, "--plan", cwd=here)["streams"][0]
+    assert more["done"] == 4  # BPG is asked for more ways to answer there than it was run with
+    (here / "grid.toml").write_text(GRID.replace("EPOCHS", "3").replace("epochs = 2", "epochs = 3"))
+    assert document("reproduce", "generality", *TOY, "--plan", cwd=here)["streams"][0]["done"] == 0
+    (here / "grid.toml").write_text(GRID.replace("EPOCHS", "2"))
     before = kept(here / "runs")
     done("reproduce", "generality", *TOY, cwd=here)
     assert kept(here / "runs") == before
@@ -125,6 +133,9 @@ def test_what_is_done_stands_in_the_report_whatever_is_asked_for_now(here: Path)
     page = (here / "reproduced" / "toy" / "report.md").read_text()
     assert re.search(r"\| S-iPrompts \| vit .*\| 1 \|  \|", page)
     assert "| ncm |" in page
+    shutil.copy(here / "toy.toml", here / "demo.toml")
+    done("reproduce", "parameters", "--scale", "demo.toml", cwd=here)
+    assert {place.name for place in (here / "reproduced").iterdir()} == {"toy", "demo.toml"}
     assert "list stands alone" in refused("reproduce", "list", "all", cwd=here)
     assert "seeds" in refused("reproduce", "all", "--seed", 1, cwd=here)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from bpg.bench.planning import Probe
 from bpg.bench.timing import UNCOUNTED
 from bpg.experiments.cost import Sizes, forward_operations, kept_bytes, passes_of, published_sizes
 from bpg.experiments.scale import Job
@@ -19,8 +21,8 @@ from tests.toy import toy_backbone
 SIZES = Sizes((100, 200), (10, 20))
 
 
-def job(method: str, kind: Any = "run", **settings: Any) -> Job:
-    data, backbone = {"root": "nowhere"}, {"source": "nothing"}
+def job(method: str, kind: Any = "run", backbone: Mapping[str, Any] | None = None, **settings: Any) -> Job:
+    data, backbone = {"root": "nowhere"}, backbone or {"source": "nothing"}
     return Job(kind, {"name": "n", "data": data, "backbone": backbone, "methods": {method: settings}, "seeds": [0]})
 
 
@@ -55,6 +57,17 @@ def test_operations_of_a_forward_are_those_that_torch_counts() -> None:
     assert forward_operations(backbone.vit.config) == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
+def test_a_plan_is_for_the_size_of_the_images_and_for_what_is_trained() -> None:
+    backbone = {"source": "bpg-vit-nano", "image_size": 32}
+    half = Probe.of(job("bpg", rank=4, backbone=backbone), torch.device("cpu"))
+    whole = Probe.of(job("bpg", rank=4, backbone={"source": "bpg-vit-nano"}), torch.device("cpu"))
+    assert 3 * half.operations < whole.operations < 5 * half.operations  # 16 patches in the place of 64
+    assert 2 * half.kept < whole.kept
+    expert, network = (whole.planned([each], [])["GB to train"] for each in (job("bpg", rank=4), job("finetune")))
+    weights = 4 * 2.7e6 / 1e9  # and as much again of gradients, momentum and a teacher
+    assert network > expert + 3 * weights
+
+
 def test_domainnet_has_its_published_size() -> None:
     sizes = published_sizes(DataSpec(root="domainnet", benchmark="domainnet"))
     assert (sum(sizes.train), sum(sizes.test)) == (409832, 176743)
@@ -68,11 +81,13 @@ def test_a_folder_called_after_a_benchmark_has_its_size_cut_as_asked_and_another
 
 def test_kept_bytes_grow_with_depth_and_leave_out_weights() -> None:
     kept = []
-    for depth in (2, 4):
+    for depth in (2, 3, 4):
         backbone = toy_backbone(depth=depth)
         expert = Expert(backbone, ["a", "b"], rank=4, settings=ExpertSettings(), generator=generator_of(0))
         kept.append(kept_bytes(expert, backbone))
     config = toy_backbone().vit.config
     tokens = (config.image_size // config.patch_size) ** 2 + 1
     assert kept[0] > 2 * 4 * tokens * config.width  # of each block at the least its input
-    assert 1.8 < kept[1] / kept[0] < 2.1
+    block = kept[1] - kept[0]
+    assert kept[2] - kept[1] == pytest.approx(block, rel=0.01)
+    assert kept[0] < 2 * block  # the last one works for the class token alone

@@ -147,12 +147,14 @@ class Mixture:
         return (weights / weights.sum(dim=1, keepdim=True)).to(float64_device(self.backbone.device))
 
 
-def random_backbone(name: str, device: torch.device) -> Backbone:
+def random_backbone(name: str, device: torch.device, image_size: int | None = None) -> Backbone:
     """A backbone of a known shape with random weights."""
     entry = find(name)
+    size = image_size or entry.vit.image_size
+    vit, pixels = replace(entry.vit, image_size=size), replace(entry.preprocessing, size=size)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        backbone = Backbone(ViT(entry.vit), entry.preprocessing, name=entry.name)
+        backbone = Backbone(ViT(vit), pixels, name=entry.name)
     return backbone.to(device)
 
 

@@ -13,18 +13,11 @@ from bpg.backbones.backbone import Backbone
 from bpg.bench.mixtures import random_backbone
 from bpg.compute import wait_for_devices
 from bpg.errors import UnknownName
-from bpg.experiments.cost import (
-    GPUS,
-    UTILISATION,
-    WHOLE_NETWORK,
-    forward_operations,
-    kept_bytes,
-    passes_of,
-    sizes_of,
-)
+from bpg.experiments.cost import GPUS, UTILISATION, forward_operations, kept_bytes, passes_of, sizes_of
 from bpg.experiments.scale import Job
 from bpg.experiments.workshop import backbone_of
 from bpg.experts.expert import Expert, ExpertSettings
+from bpg.methods.parts.whole import Whole
 from bpg.randomness import generator_of
 from bpg.registry import METHODS
 
@@ -49,12 +42,14 @@ class Probe:
     weights: int  # bytes
 
     @classmethod
-    def of(cls, source: str, job: Job, device: torch.device) -> Probe:
-        """Of the backbone `source`, which `job` runs on."""
+    def of(cls, job: Job, device: torch.device) -> Probe:
+        """Of the backbone that `job` runs on."""
+        spec, _ = job.spec()
+        source, size = spec.backbone.source, spec.backbone.image_size
         try:
-            backbone = random_backbone(source, device)  # a known shape needs no weights, which may not be here
+            backbone = random_backbone(source, device, size)  # a known shape needs no weights, which may not be here
         except UnknownName:
-            backbone = backbone_of(job.spec()[0], device)
+            backbone = backbone_of(spec, device)
         classes = [f"class {n}" for n in range(100)]
         expert = Expert(backbone, classes, rank=64, settings=ExpertSettings(), generator=generator_of(0))
         weights = 4 * sum(p.numel() for p in backbone.parameters())
@@ -69,7 +64,7 @@ class Probe:
         o = getattr(METHODS[cell.method].Settings(**cell.values), "optimisation", None)
         if o is None:
             return 0, self.weights
-        whole = cell.method in WHOLE_NETWORK
+        whole = issubclass(METHODS[cell.method], Whole)
         return o.batch_size, o.batch_size * (self.kept_whole if whole else self.kept) + self.weights * (
             4 if whole else 1
         )

@@ -22,9 +22,9 @@ from bpg.experiments.cost import GPUS, UTILISATION, sizes_of
 from bpg.experiments.engines import ENGINES, Means, check_failures
 from bpg.experiments.grid import Grid, Standing, parts_of
 from bpg.experiments.paper import ITEMS, Item, Setup, jobs_of, run
-from bpg.experiments.readiness import missing, to_fetch
+from bpg.experiments.readiness import looks_done, missing, to_fetch
 from bpg.experiments.records import write_json
-from bpg.experiments.scale import Job, read_scale, streams_of
+from bpg.experiments.scale import SCALES, Job, read_scale, streams_of
 from bpg.experiments.workshop import read_survey
 from bpg.report.reproduction import Results, write_reproduction
 
@@ -87,7 +87,8 @@ def reproduce_verb(
     read_scale(scale)  # a typo is told before anything else
     if engine not in ENGINES:
         raise unknown_name("engine", engine, ENGINES)
-    place = out or Path("reproduced") / Path(scale).stem
+    own = Path(scale)  # a file of one's own that is called as a scale that ships does not share its place
+    place = out or Path("reproduced") / (own.name if own.stem in SCALES else own.stem)
     if common.seed is not None:
         raise WrongUse(
             "a scale has its own seeds",
@@ -156,7 +157,10 @@ def reproduce_items(
         grid.write(ready)
         if not [job for job in new if job.key not in failed]:
             break
-        common.say(f"{len(ready) - len(new)} of {len(ready)} jobs are done; `bpg status {out}` watches the rest.")
+        found = sum(looks_done(job, runs) for job in new)
+        common.say(
+            f"{len(ready) - len(new) + found} of {len(ready)} jobs are done; `bpg status {out}` watches the rest."
+        )
         try:
             ENGINES[engine](out, runs, ready, means, session=session, tell=lambda now: _say(common, now))
         except KeyboardInterrupt:
@@ -217,14 +221,13 @@ def list_items(common: Common, scale: str, out: Path, runs: Path) -> None:
     grid = Grid(out)
     setup = setup_of(scale, grid, runs)
     device = common.use_machine()
-    probes: dict[str, Probe] = {}
+    probes: dict[tuple[str, int | None], Probe] = {}
     rows: list[dict[str, Any]] = []
     for item in ITEMS.values():
         jobs = jobs_of([item], setup)
         for job in jobs:
-            source = job.document["backbone"]["source"]
-            if source not in probes:
-                probes[source] = Probe.of(source, job, device)
+            if _shape(job) not in probes:
+                probes[_shape(job)] = Probe.of(job, device)
         needs = dict.fromkeys(f"{_data_name(job)} + {job.document['backbone']['source']}" for job in jobs)
         rows.append(
             {
@@ -237,7 +240,7 @@ def list_items(common: Common, scale: str, out: Path, runs: Path) -> None:
                 ),
                 "needs": "nothing" if item.analytic else "; ".join(needs) or "nothing at this scale",
                 "jobs": len(jobs),
-                "done": sum(grid.result(job, runs) is not None for job in jobs),
+                "done": sum(_is_done(grid, job, runs) for job in jobs),
                 "million passes": million_passes(jobs),
                 "hours here": _total(probes, jobs, "hours here"),
                 "GB to train": _total(probes, jobs, "GB to train"),
@@ -256,12 +259,21 @@ def list_items(common: Common, scale: str, out: Path, runs: Path) -> None:
     )
 
 
-def _total(probes: Mapping[str, Probe], jobs: Sequence[Job], what: str) -> float | None:
+def _is_done(grid: Grid, job: Job, runs: Path) -> bool:
+    return grid.result(job, runs) is not None or looks_done(job, runs)
+
+
+def _shape(job: Job) -> tuple[str, int | None]:
+    """The backbone of a job, and the size of its images."""
+    return job.document["backbone"]["source"], job.document["backbone"].get("image_size")
+
+
+def _total(probes: Mapping[tuple[str, int | None], Probe], jobs: Sequence[Job], what: str) -> float | None:
     """Hours add up over backbones, of memory the most counts."""
-    by_source: dict[str, list[Job]] = {}
+    alike: dict[tuple[str, int | None], list[Job]] = {}
     for job in jobs:
-        by_source.setdefault(job.document["backbone"]["source"], []).append(job)
-    found = [probes[source].planned(own, own)[what] for source, own in by_source.items()]
+        alike.setdefault(_shape(job), []).append(job)
+    found = [probes[shape].planned(own, own)[what] for shape, own in alike.items()]
     if not found or None in found:
         return None
     return float(sum(found) if what == "hours here" else max(found))
@@ -293,14 +305,14 @@ def plan_items(
     setup = setup_of(scale, grid, runs)
     jobs = chosen(jobs_of(items_of(names), setup), only, limit)
     device = common.use_machine()
-    groups: dict[str, dict[str, list[Job]]] = {}
+    groups: dict[tuple[str, int | None], dict[str, list[Job]]] = {}
     for job in jobs:
-        groups.setdefault(job.document["backbone"]["source"], {}).setdefault(_data_name(job), []).append(job)
+        groups.setdefault(_shape(job), {}).setdefault(_data_name(job), []).append(job)
     rows = []
-    for source, streams in groups.items():
-        probe = Probe.of(source, next(iter(streams.values()))[0], device)
+    for (source, _), streams in groups.items():
+        probe = Probe.of(next(iter(streams.values()))[0], device)
         for data, members in streams.items():
-            open_jobs = [job for job in members if grid.result(job, runs) is None]
+            open_jobs = [job for job in members if not _is_done(grid, job, runs)]
             row = {"data": data, "backbone": source, "lacks": _lacks(members)}
             rows.append(row | probe.planned(members, open_jobs))
     if common.json:

@@ -64,7 +64,6 @@ COST = {
     "ka_prompt": Passes(3.3, 2.0, 0.0),
     "ranpac": Passes(1.0, 1.0, 1.0),  # trained on the first domain alone
 }
-WHOLE_NETWORK = ("finetune", "joint", "ewc", "lwf", "er", "derpp", "icarl", "lucir", "bic", "gdumb")
 SPEAKING = 0.6  # experts that run for a test image, of all domains learned, under the usual ways together
 
 

@@ -30,12 +30,12 @@ class Clock:
     def as_dict(self) -> dict[str, float]:
         """What has passed since then."""
         now = {"seconds": time.monotonic() - self.wall, "processor_seconds": time.process_time() - self.processor}
-        return {what: round(spent, 2) for what, spent in now.items()}
+        return {what: round(spent, 4) for what, spent in now.items()}
 
 
 def added(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
     """What two clocks tell, together."""
-    return {what: round(spent + other.get(what, 0.0), 2) for what, spent in one.items()}
+    return {what: round(spent + other.get(what, 0.0), 4) for what, spent in one.items()}
 
 
 def counted(show: Callable[[Progress], None], activity: str) -> Callable[[int, int], None]:

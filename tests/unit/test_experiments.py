@@ -18,7 +18,7 @@ from bpg.data.folder import read_folder
 from bpg.errors import ImageError, ModelError, SettingsError, WrongUse
 from bpg.experiments.evaluation import evaluate, ways_of
 from bpg.experiments.manifest import find, prepare
-from bpg.experiments.records import append_line, read_run, read_runs
+from bpg.experiments.records import TIMES, Run, append_line, read_run, read_runs
 from bpg.experiments.runner import learn_part, run_cell
 from bpg.experiments.spec import Spec, cells, data_root, read_spec
 from bpg.metrics import average_accuracy
@@ -186,7 +186,8 @@ def test_a_run_keeps_what_it_counted(ran: tuple[Path, Spec]) -> None:
         assert sum(test["experts"].values()) == test["total"]
     assert {domain: len(points) for domain, points in run.curves.items()} == {"red": 180, "blue": 180}
     assert [(line["what"], line["domain"]) for line in run.times] == [
-        ("learn", "red"), ("test", "red"), ("learn", "blue"), ("test", "blue"), ("answer", ""),
+        ("learn", "red"), ("test", "red"), ("pass", "red"),
+        ("learn", "blue"), ("test", "blue"), ("pass", "blue"), ("answer", ""),
     ]  # fmt: skip
     assert [line["trained"] for line in run.times if line["what"] == "learn"] == [
         run.records[-1]["facts"][name]["parameters"] for name in run.order
@@ -413,6 +414,29 @@ def test_kept_files_are_bytes_and_no_numbers_and_references_are_told(tmp_path: P
     old = {key: value for key, value in kept.items() if key != "kept_as"}  # of before, when every byte was a number
     before = replace(runs[2], records=(*runs[2].records[:-1], old))
     assert costs([runs[0], before], "stored") == {"finetune": plain["stored_numbers"], "er": None}
+
+
+def slowed(run: Run, place: Path, factor: float, *, passes: bool = True) -> Run:
+    """The same run as a machine would have timed it that needs `factor` times as long; or before passes were timed."""
+    place.mkdir()
+    for line in run.times:
+        if passes or line["what"] != "pass":
+            append_line(place / TIMES, line | {"processor_seconds": factor * line["processor_seconds"], "of_it": {}})
+    return Run(place, run.about, run.records)
+
+
+def test_costs_of_runs_on_machines_of_two_speeds_can_be_compared(tmp_path: Path) -> None:
+    toy_folder(tmp_path / "data", count=6)
+    tuned, _, replaying = run_all(spec_in(tmp_path, text=KEEPERS), tmp_path / "out")
+    assert [line["domain"] for line in tuned.times if line["what"] == "pass"] == ["red", "blue"]
+    same, slow = (slowed(replaying, tmp_path / str(factor), factor) for factor in (1, 3))
+    for what in ("learning", "answering"):
+        usual = costs([tuned, same], what)
+        assert usual["finetune"] == pytest.approx(1.0)
+        assert costs([tuned, slow], what)["er"] == pytest.approx(usual["er"])
+    both = [slowed(run, tmp_path / f"{run.label}-old", 1, passes=False) for run in (tuned, replaying)]
+    spent = [sum(line["processor_seconds"] for line in run.times if line["what"] == "learn") for run in both]
+    assert costs(both, "learning")["er"] == pytest.approx(spent[1] / spent[0])
 
 
 def test_a_report_escapes_what_others_named(ran: tuple[Path, Spec]) -> None:

@@ -4,7 +4,8 @@ RUNS/NAME/LABEL-seedN-DIGEST/
   run.json        what ran on what: settings, backbone, data manifest, versions, machine
   records.jsonl   a line for each evaluation: counts by test set, class and likeliest domain; the domains' facts
   curves.jsonl    a line for each training step: domain, step, loss
-  times.jsonl     a line for each piece of work: images, seconds by the wall and of the processor, parameters trained
+  times.jsonl     a line for each piece of work: images, seconds by the wall and of the processor, parameters trained;
+                  and of passes through the frozen backbone, which tell how fast the machine was
   portrait.json   of a model that routes, when it is finished: some answers, and a map of its domains
   maps.json       where it was asked for: what the frozen backbone and each expert make of the test images
   model/          the model

@@ -53,6 +53,7 @@ from bpg.ranks import agree, gathered, once, rank_and_ranks
 from bpg.store import digest_of, history
 
 TIMED = 256  # images
+PASSED = 16  # images that pass through the frozen backbone after each domain: how fast this machine is now
 NOTED = 2.0  # seconds between two notes of what learning has cost: what a kill loses of it at most
 LEARNING = "learning.json"  # in the scratch folder, those notes
 Show = Callable[[Progress], None]
@@ -246,6 +247,7 @@ def _test(
     tallies = evaluate(model, tests, ways=ways_of(model, cell.ways), shared=True, progress=show)
     learned = stream.domains[stage - 1].name
     _note_time(folder, "test", learned, sum(len(test.images) for test in tests), _over_ranks(began))
+    once(lambda: time_pass(model.backbone, learned, folder))
     state = model.state()
     tensors = [*state.shared.values(), *(t for kept in state.domains.values() for t in kept.tensors.values())]
     files = [tensor for name, tensor in state.shared.items() if of_memory(name)]
@@ -266,6 +268,19 @@ def _test(
         "kept_as": kept["keeps"] if kept else None,
         "facts": {name: _brief(kept.facts) for name, kept in state.domains.items()},
     }
+
+
+@torch.no_grad()
+def time_pass(backbone: Backbone, domain: str, folder: Path) -> None:
+    """How long images take through the frozen backbone: what costs of runs on several machines are compared by."""
+    size = backbone.preprocessing.size
+    images = torch.zeros(PASSED, 3, size, size, device=backbone.device)
+    backbone(images)  # the first call allocates
+    wait_for_devices()
+    began = Clock()
+    backbone(images)
+    wait_for_devices()
+    _note_time(folder, "pass", domain, PASSED, began.as_dict())
 
 
 @torch.no_grad()

@@ -188,13 +188,11 @@ def _summary(runs: Sequence[Run], finished: Sequence[Group]) -> Section:
 def _costs(finished: Sequence[Group]) -> Section:
     """What each method trains and stores, and what it costs beside fine-tuning."""
     base = next((group for group in finished if group.first.about["method"] == "finetune"), None)
-    usual = [_spent(base, what) if base is not None else None for what in ("learn", "answer")]
     rows: list[list[Cell]] = []
     for group in finished:
         last = group.first.records[-1]
         trained = [time["trained"] for time in group.first.times if "trained" in time]
-        spent = [_spent(group, what) for what in ("learn", "answer")]
-        ratios = [mine / its if mine and its else None for mine, its in zip(spent, usual, strict=True)]
+        ratios = [_over(group, base, what) if base is not None else None for what in ("learn", "answer")]
         routing = last.get("routing_bytes", 0)
         stored = [_stored_numbers(last), (last["stored_bytes"] - routing) / 1e6]
         kept = [routing / 1e6 if routing else None, _kept_images(last)]
@@ -206,8 +204,9 @@ def _costs(finished: Sequence[Group]) -> Section:
         "backbone and kept images aside. stored MB: with kept images; those that are only referred to count by their "
         "paths alone, though the files must stay for the method to go on learning. routing MB: where the domains lie, "
         "at several depths, so that any router can answer for the method; it is not counted as stored, nor is its "
-        "making as learning. learning, answering: time over fine-tuning's in the same table, on a CPU the processor's, "
-        "whatever else it did; answering by the method's own way, images prepared before."
+        "making as learning. learning, answering: time over fine-tuning's with the same seed, on a CPU the "
+        "processor's, each counted in passes through the frozen backbone that were timed beside it, so that machines "
+        "of several speeds can be compared; answering by the method's own way, images prepared before."
     ]
     columns = ["method", "trained", "stored", "stored MB", "routing MB", "kept images", "learning", "answering"]
     return Section("What it costs", text, [Table(columns, rows)])
@@ -225,19 +224,30 @@ def _kept_images(record: Mapping[str, Any]) -> Cell:
     return f"{count:,} referred to" if record.get("kept_as") == "references" else count
 
 
-def _spent(group: Group, what: str) -> float | None:
-    """Seconds of learning a stream, or of answering an image, the mean over seeds."""
+def _over(group: Group, base: Group, what: str) -> float | None:
+    """Time of learning a stream, or of answering, over that of `base`, the mean over the seeds that both have."""
+    theirs = {run.seed: run for run in base.runs}
     found = []
     for run in group.runs:
-        lines = [time for time in run.times if time["what"] == what]
-        if not lines:
-            return None
-        key = "processor_seconds" if run.about["machine"]["device"] == "cpu" else "seconds"
-        if any(key not in time for time in lines):
-            return None
-        seconds = sum(time[key] - _routing_time(time, key) for time in lines)
-        found.append(seconds / sum(time["images"] for time in lines) if what == "answer" else seconds)
-    return fmean(found)
+        its = theirs.get(run.seed)
+        mine, usual = _seconds(run, what), _seconds(its, what) if its is not None else None
+        if its is None or not mine or not usual:
+            continue
+        # A run from before passes were timed is taken to have been where fine-tuning was, whose answers are passes.
+        its_pass = _seconds(its, "pass") or _seconds(its, "answer")
+        my_pass = _seconds(run, "pass") or its_pass
+        found.append(mine / usual * (its_pass / my_pass if its_pass and my_pass else 1.0))
+    return fmean(found) if found else None
+
+
+def _seconds(run: Run, what: str) -> float | None:
+    """Of learning the stream; of answering or passing an image."""
+    lines = [time for time in run.times if time["what"] == what]
+    key = "processor_seconds" if run.about["machine"]["device"] == "cpu" else "seconds"
+    if not lines or any(key not in time for time in lines):
+        return None
+    seconds = sum(time[key] - _routing_time(time, key) for time in lines)
+    return float(seconds if what == "learn" else seconds / sum(time["images"] for time in lines))
 
 
 def _routing_time(time: Mapping[str, Any], key: str) -> float:

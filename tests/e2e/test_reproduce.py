@@ -101,6 +101,13 @@ def test_every_table_and_figure_comes_of_one_command_and_nothing_runs_twice(tmp_
     done("reproduce", "all", *TOY, cwd=here)
     assert {file: file.stat().st_mtime_ns for file in (here / "runs").rglob("records.jsonl")} == before
     assert (out / "report.md").read_text() == page
+    plan = ("reproduce", "all", *TOY, "--plan", "--out", "elsewhere")
+    (row,) = document(*plan, cwd=here)["streams"]
+    assert row["done"] == row["jobs"]  # surveys, too
+    (here / "grid.toml").write_text((here / "grid.toml").read_text().replace('"red", "blue"', '"blue", "red"'))
+    other = document(*plan, cwd=here)
+    assert other["streams"][0]["done"] == 0
+    assert other["to_follow"] == 1  # a uniform r for the one r_0, of the one seed
 
 
 def test_runs_that_bpg_run_left_are_taken(here: Path) -> None:

@@ -21,23 +21,24 @@ from bpg.errors import WrongUse, unknown_name
 from bpg.experiments.cost import GPUS, UTILISATION, sizes_of
 from bpg.experiments.engines import ENGINES, Means, check_failures
 from bpg.experiments.grid import Grid, Standing, parts_of
-from bpg.experiments.paper import ITEMS, Item, Setup, jobs_of, run
-from bpg.experiments.readiness import looks_done, missing, to_fetch
+from bpg.experiments.paper import ITEMS, Item, Setup, jobs_of, run, to_follow
+from bpg.experiments.readiness import looks_done, missing, survey_like, to_fetch
 from bpg.experiments.records import write_json
 from bpg.experiments.scale import SCALES, Job, read_scale, streams_of
 from bpg.experiments.workshop import read_survey
 from bpg.report.reproduction import Results, write_reproduction
 
 ALL, LATENCY = "all", "latency.json"
+NONE_HERE = "none at this scale"
 
 
-def setup_of(scale: str, grid: Grid, runs: Path) -> Setup:
-    """What items are made from, with what was surveyed so far."""
+def setup_of(scale: str, grid: Grid, runs: Path, *, planned: bool = False) -> Setup:
+    """What items are made from, with what was surveyed so far; for a plan, also surveys that look the same."""
     found = read_scale(scale)
 
     def surveyed(job: Job) -> dict[str, Any] | None:
         folder = grid.result(job, runs)
-        return read_survey(folder) if folder is not None else None
+        return read_survey(folder) if folder is not None else survey_like(job, runs) if planned else None
 
     return Setup(found, streams_of(found), surveyed)
 
@@ -219,12 +220,12 @@ def experts_per_image(tests: Sequence[Mapping[str, Any]]) -> float:
 def list_items(common: Common, scale: str, out: Path, runs: Path) -> None:
     """Each item with what it needs and what of it is there."""
     grid = Grid(out)
-    setup = setup_of(scale, grid, runs)
+    setup = setup_of(scale, grid, runs, planned=True)
     device = common.use_machine()
     probes: dict[tuple[str, int | None], Probe] = {}
     rows: list[dict[str, Any]] = []
     for item in ITEMS.values():
-        jobs = jobs_of([item], setup)
+        jobs = jobs_of([item], setup) if not item.analytic else []
         for job in jobs:
             if _shape(job) not in probes:
                 probes[_shape(job)] = Probe.of(job, device)
@@ -234,7 +235,7 @@ def list_items(common: Common, scale: str, out: Path, runs: Path) -> None:
                 "item": item.name,
                 "kind": item.kind,
                 "title": item.title,
-                "data": ", ".join(dict.fromkeys(map(_data_name, jobs))) or "none at this scale",
+                "data": ", ".join(dict.fromkeys(map(_data_name, jobs))) or ("none" if item.analytic else NONE_HERE),
                 "backbone": ", ".join(
                     dict.fromkeys(job.document["backbone"]["source"].partition(".")[0] for job in jobs)
                 ),
@@ -302,8 +303,9 @@ def plan_items(
 ) -> None:
     """What the items would take on this machine and on some GPUs; nothing is run but a few forward passes."""
     grid = Grid(out)
-    setup = setup_of(scale, grid, runs)
+    setup = setup_of(scale, grid, runs, planned=True)
     jobs = chosen(jobs_of(items_of(names), setup), only, limit)
+    later = to_follow(items_of(names), setup)
     device = common.use_machine()
     groups: dict[tuple[str, int | None], dict[str, list[Job]]] = {}
     for job in jobs:
@@ -316,7 +318,7 @@ def plan_items(
             row = {"data": data, "backbone": source, "lacks": _lacks(members)}
             rows.append(row | probe.planned(members, open_jobs))
     if common.json:
-        print_json({"scale": scale, "streams": rows, "utilisation": UTILISATION})
+        print_json({"scale": scale, "streams": rows, "utilisation": UTILISATION, "to_follow": later})
         return
     gpus = {f"h {gpu.name}": gpu.name for gpu in GPUS[:3]}
     shown = [
@@ -337,6 +339,8 @@ def plan_items(
     hours = sum(row["hours here"] or 0.0 for row in rows)
     common.say(f"In all about {_hours(hours)} h here with all cores, from forward passes timed now.")
     common.say(f"GPUs: operations over {UTILISATION:.0%} of the data sheet's float32, not measured.")
+    if later:
+        common.say(f"Not counted: {later} runs with a uniform r of equal size, which follows from surveys to come.")
 
 
 def _hours(hours: float | None) -> str:

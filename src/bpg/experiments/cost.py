@@ -130,7 +130,7 @@ def _sizes(key: str, data: DataSpec) -> Sizes:
         try:
             found = find(data)
             sides = found.domains
-            order = _order(data, list(sides))
+            order = order_of(data, list(sides))
             train = tuple(_cut(sides[name].train, data.per_class) for name in order)
             tests = [_cut(sides[name].test, data.test_per_class) for name in order]
             if not any(tests) and data.benchmark is not None:
@@ -147,7 +147,7 @@ def published_sizes(data: DataSpec) -> Sizes:
     if name not in DATASETS:
         return Sizes((), ())
     benchmark: Benchmark = DATASETS[name]
-    order = _order(replace(data, benchmark=name), [])
+    order = order_of(replace(data, benchmark=name), [])
     train = tuple(_published(benchmark, domain, "train", data.per_class) for domain in order)
     tests = [_published(benchmark, domain, "test", data.test_per_class) for domain in benchmark.unseen or order]
     return Sizes(train, (sum(tests),) if benchmark.unseen else tuple(tests))
@@ -160,7 +160,8 @@ def _published(benchmark: Benchmark, domain: str, side: str, per_class: int | No
     return images if per_class is None or not classes else min(images, per_class * len(classes))
 
 
-def _order(data: DataSpec, names: Sequence[str]) -> Sequence[str]:
+def order_of(data: DataSpec, names: Sequence[str]) -> Sequence[str]:
+    """The order in which domains are learned; `names` are those of a folder, which has none of its own."""
     if isinstance(data.order, tuple):
         return data.order
     if data.benchmark is None:

@@ -192,3 +192,10 @@ def jobs_of(items: Iterable[Item], setup: Setup) -> list[Job]:
             if job.key not in found or job.maps:
                 found[job.key] = job
     return sorted(found.values(), key=lambda job: (job.kind != "survey", job.seed))
+
+
+def to_follow(items: Iterable[Item], setup: Setup) -> int:
+    """How many runs the items will ask for besides, when surveys that are not done have told the mean of r_t."""
+    asked = any(item.name == "ranks" for item in items)
+    unknown = [r0 for r0 in setup.scale.r0s if equivalent(setup, r0) is None]
+    return len(unknown) * len(setup.scale.seeds) if asked else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Any
 from bpg.backbones.catalogue import find as find_backbone
 from bpg.backbones.weights import on_disk
 from bpg.errors import BPGError
-from bpg.experiments.cost import sizes_of
+from bpg.experiments.cost import order_of, sizes_of
 from bpg.experiments.manifest import find
 from bpg.experiments.records import ABOUT, Run, read_run
 from bpg.experiments.scale import Job
-from bpg.experiments.spec import BackboneSpec, DataSpec
+from bpg.experiments.spec import Cell, DataSpec, Spec
+from bpg.experiments.workshop import read_survey
 from bpg.methods.parts.identity import as_json
 from bpg.registry import METHODS
 
@@ -37,11 +39,12 @@ def to_fetch(job: Job) -> str | None:
 
 
 def looks_done(job: Job, runs: Path) -> bool:
-    """Whether a finished run below `runs` has the method, seed and settings of a job, on as many images.
+    """Whether below `runs` there is the result of a job by its settings, on as many images, whoever left it there.
 
-    Whoever did it, and whatever it was written to. That its images and weights are those that are here is seen when
-    the job is asked for.
+    That its images and weights are those that are here is seen when the job is asked for.
     """
+    if job.kind == "survey":
+        return survey_like(job, runs) is not None
     if job.kind != "run":
         return False
     spec, cell = job.spec()
@@ -49,7 +52,7 @@ def looks_done(job: Job, runs: Path) -> bool:
         "label": cell.label,
         "method": cell.method,
         "seed": cell.seed,
-        "settings": as_json(METHODS[cell.method].Settings(seed=cell.seed, **cell.values)),
+        "settings": as_json(_settings(cell)),
         "options": dict(cell.options),
         "ways": list(cell.ways),
         "unseen": spec.unseen,
@@ -57,11 +60,40 @@ def looks_done(job: Job, runs: Path) -> bool:
     }
     nothing: dict[str, Any] = {"ways": [], "protocol": None}  # is not written of a run
     for run in _runs(runs / spec.name):
-        alike = all((nothing | dict(run.about))[key] == value for key, value in own.items())
-        images = [domain["train"]["images"] for domain in run.about["data"]["domains"]]
-        if run.finished and alike and images == list(sizes_of(spec).train) and _fits(run, spec.backbone):
+        about = nothing | dict(run.about)
+        train = {domain["name"]: domain["train"]["images"] for domain in about["data"]["domains"]}
+        tested = sum(test["images"] for test in about["data"]["tests"])
+        ran = about["backbone"]
+        alike = all(about[key] == value for key, value in own.items())
+        sized = spec.backbone.image_size in (None, ran["preprocessing"]["size"])
+        fits = sized and ran["precision"] == spec.backbone.precision and _named(ran["name"], spec.backbone.source)
+        if run.finished and alike and fits and _same_images(train, spec) and tested == sum(sizes_of(spec).test):
             return True
     return False
+
+
+def survey_like(job: Job, runs: Path) -> dict[str, Any] | None:
+    """What a survey below `runs` found by the rule of a job, on as many images."""
+    spec, cell = job.spec()
+    settings = as_json(_settings(cell))
+    for folder in sorted((runs / spec.name).glob("survey-*")):
+        found = read_survey(folder)
+        if found is None or any(settings[key] != value for key, value in found["rule"].items()):
+            continue
+        train = {domain["name"]: domain["images"] for domain in found["domains"]}
+        same = settings["expert"] == found["expert"] and _same_images(train, spec)
+        if same and _named(found["named"]["name"], spec.backbone.source):
+            return found
+    return None
+
+
+def _settings(cell: Cell) -> Any:
+    return METHODS[cell.method].Settings(seed=cell.seed, **cell.values)
+
+
+def _same_images(train: Mapping[str, int], spec: Spec) -> bool:
+    """Whether these are the domains of a spec, in its order, with as many training images."""
+    return list(train) == list(order_of(spec.data, list(train))) and tuple(train.values()) == sizes_of(spec).train
 
 
 @cache
@@ -73,21 +105,16 @@ def _runs(folder: Path) -> list[Run]:
     return found
 
 
-def _fits(run: Run, asked: BackboneSpec) -> bool:
-    ran = run.about["backbone"]
-    sized = asked.image_size in (None, ran["preprocessing"]["size"])
-    return sized and ran["precision"] == asked.precision and _name(asked.source) in (None, ran["name"])
-
-
 def _weights(source: str) -> str | None:
     return f"the weights of {source} are not here" if _away(source) and _offline() else None
 
 
-def _name(source: str) -> str | None:
+def _named(name: str, source: str) -> bool:
+    """Whether a backbone of that name may come from a source."""
     try:
-        return find_backbone(source).name
+        return find_backbone(source).name == name
     except BPGError:
-        return None  # a path
+        return True  # a path
 
 
 @cache

@@ -10,6 +10,7 @@ from bpg.data.decode import decode
 from bpg.data.files import read
 from bpg.errors import BPGError
 from bpg.experiments.manifest import place_of
+from bpg.experiments.maps import BORDER, SEARCHED
 from bpg.experiments.paper import adaptive, equivalent, run, uniform
 from bpg.experiments.records import Run
 from bpg.metrics import Counts, average_accuracy, forgetting
@@ -87,7 +88,7 @@ def ranks(results: Results) -> Made:
         Figure("Hidden dimension", [panels], caption=caption),
         Table(columns, rows, title="Ours"),
         Table(["model", "A_T hard", "F_T hard"], theirs, title="What the paper prints of its figure, on DomainNet"),
-        *sources(used),
+        *sources(used, results.named(*(setup.first.survey(seeds[0], r0=r0) for r0 in setup.scale.r0s))),
     ]
     return [], blocks, []
 
@@ -118,7 +119,8 @@ def tsne(results: Results) -> Made:
     figure = Figure(
         "t-SNE by hidden dimension", [[Clouds(clouds, columns, [f"r = {r}" for r in known], names)]], caption
     )
-    return [], [figure, *sources({f"r = {r}": Group("", (found,)) for r, found in known.items()})], lacking
+    used = {f"r = {r}": Group("", (found,)) for r, found in known.items()}
+    return [], [figure, *sources(used, results.named(setup.first.survey(setup.scale.seeds[0])))], lacking
 
 
 def _cloud(found: Run, domain: str, what: str) -> Cloud | None:
@@ -180,12 +182,12 @@ def motivation(results: Results) -> Made:
             [Cases(cases, sorted(found.order), title="Test images that are nearest to a border between domains")]
         )
     caption = (
-        "(c) accuracy of each domain's own expert, of one seed. (d) of each domain, the test image whose two likeliest "
-        "domains are nearest to equally likely, chosen by that alone: the weights of hard selection and the mixture, "
-        "and what each answers."
+        f"(c) accuracy of each domain's own expert, of one seed. (d) of {SEARCHED} test images of each domain the one "
+        f"whose two likeliest domains are nearest to equally likely, of these the {BORDER} nearest, chosen by that "
+        "alone: the weights of hard selection and the mixture, and what each answers."
     )
     used = {"bpg": Group("", (found,))} | {f"r = {r}": Group("", (its,)) for r, its in runs.items() if its is not None}
-    return [], [Figure("Motivation", rows, caption), *sources(used)], []
+    return [], [Figure("Motivation", rows, caption), *sources(used, results.named(setup.first.survey(seed)))], []
 
 
 def _pictures(found: Run, domain: str) -> list[Pixels]:

@@ -23,7 +23,6 @@ from bpg.report.reproduction import (
     measured,
     printed,
     sources,
-    surveyed,
     told,
 )
 
@@ -51,6 +50,10 @@ SAME_WEIGHTS = (
 ACROSS = (
     "The paper's S-iPrompts on CDDB (74.51) and KA-Prompt on DomainNet (62.91) are means over domains; what is printed "
     "with BPG-Inference beside them is not said to be one."
+)
+GAINS = (
+    "The paper's gains are between its own printed numbers, which are of one kind of average on CORe50; elsewhere that "
+    "is not said. There is none where one of the two is a mean over domains."
 )
 
 
@@ -81,7 +84,7 @@ def separability(name: str) -> Callable[[Results], Made]:
                 rows.append([domain, f"{s:.3f}", f"{mine:.3f}", f"{mine - s:+.3f}"])
             tables.append(Table(["domain", "s_t, paper", "s_t, ours", "difference"], rows, title="Difference"))
         if stream is not None:
-            tables += surveyed(results, stream.survey(results.setup.scale.seeds[0]))
+            tables += sources({}, results.named(stream.survey(results.setup.scale.seeds[0])))
         return text, tables, [] if ours else ["There is no survey of ours here."]
 
     return made
@@ -104,7 +107,7 @@ def main(name: str) -> Callable[[Results], Made]:
             group = results.of(stream, label) if label and stream is not None else None
             remark = _remark(results, stream, row, group)
             way = "" if group is None else "oracle" if upper else group.own
-            rows.append([*_named(row), *_compared(results, group, way, row), remark])
+            rows.append([*_named(row), _kept(group), *_compared(results, group, way, row), remark])
             if group is not None:
                 used[label] = group
         if stream is not None:
@@ -115,11 +118,14 @@ def main(name: str) -> Callable[[Results], Made]:
                 used[label] = group
                 blank = {"average": "pooled", "A_T": None, "F_T": None}
                 backbone = "clip" if label.endswith("-clip") else "vit"
-                rows.append([label, backbone, None, *_compared(results, group, group.own, blank), "not in the paper"])
-        columns = ["method", "backbone", "kept a class", "average", "A_T paper", "A_T ours", "difference", "F_T paper",
-                   "F_T ours", "difference", "seeds", "remark"]  # fmt: skip
+                cells = _compared(results, group, group.own, blank)
+                rows.append([label, backbone, None, _kept(group), *cells, "not in the paper"])
+        accuracy, lost = ["A_T paper", "A_T ours", "difference"], ["F_T paper", "F_T ours", "difference"]
+        kept = ["kept a class, paper", "kept, ours"]
+        columns = ["method", "backbone", *kept, "average", *accuracy, *lost, "seeds", "remark"]
         notes = [AVERAGES, "F_T: what old domains lost, averaged over later steps; lower is better."]
-        notes.append("*: as its authors report it. Upper Bound: BPG's experts, told the domain.")
+        notes.append("*: as its authors report it; their F_T may be another one, so that there is no difference.")
+        notes.append("Upper Bound: BPG's experts, told the domain.")
         blocks = [compared(results, columns, rows, notes=notes), *sources(used)]
         return [], blocks, []
 
@@ -129,6 +135,14 @@ def main(name: str) -> Callable[[Results], Made]:
 def _named(row: Mapping[str, Any]) -> list[Cell]:
     star = "*" if row.get("as_reported_by_its_authors") else ""
     return [f"{row['method']}{star}", str(row["backbone"]), int(str(row["buffer_per_class"]))]
+
+
+def _kept(group: Group | None) -> Cell:
+    """Images of a class that our runs keep, on average over classes."""
+    if group is None:
+        return None
+    classes = len(group.first.about["data"]["classes"])
+    return round(group.first.records[-1].get("kept_images", 0) / classes) if classes else None
 
 
 def _remark(results: Results, stream: Stream | None, row: Mapping[str, Any], group: Group | None) -> str:
@@ -153,7 +167,8 @@ def _compared(results: Results, group: Group | None, way: str, row: Mapping[str,
         results.apart(right, mean_of(row["A_T"])) if kind else None,
         printed(row.get("F_T")),
         told(lost),
-        results.apart(lost, mean_of(row.get("F_T"))),
+        # what authors report of themselves may leave out other steps than the paper's F_T does
+        None if row.get("as_reported_by_its_authors") else results.apart(lost, mean_of(row.get("F_T"))),
         len(group.runs) if group is not None else None,
     ]
 
@@ -165,6 +180,7 @@ def _streams(results: Results) -> Iterator[tuple[str, str, Stream]]:
             yield name, f"{title}{f' ({stream.note})' if stream.note else ''}", stream
 
 
+POOLED = "A_T is pooled over all test images, as BPG's is in the paper's tables of results."
 PAIR = ["A_T paper", "A_T ours", "difference", "F_T paper", "F_T ours", "difference", "seeds"]
 
 
@@ -199,9 +215,8 @@ def components(results: Results) -> Made:
             rows.append([row["method"], row["backbone"], *_pair(results, group, way, row[name])])
             if group is not None:
                 used[f"{title}, {label}"] = group
-        blocks.append(
-            compared(results, ["method", "backbone", *PAIR], rows, title=title, notes=_gains(results, stream))
-        )
+        notes = [POOLED, *_gains(results, stream)]
+        blocks.append(compared(results, ["method", "backbone", *PAIR], rows, title=title, notes=notes))
     text = ["Baseline: prompts and head, no adapters, the nearest domain's expert answers. BPG-Inference: the mixture."]
     return text, [*blocks, *sources(used)], _no_clip(results)
 
@@ -246,18 +261,18 @@ def generality(results: Results) -> Made:
     blocks, used = [], {}
     for name, title, stream in _streams(results):
         its = {(row["method"], row["inference"]): row[name] for row in results.paper["generality_of_bpg_inference"]}
+        kinds = {row["ours"]: row["average"] for row in results.paper["main"][name]}
         rows: list[list[Cell]] = []
         for method, label in names.items():
             group = results.of(stream, label)
-            own = _own_way(group)
-            kind = next(row["average"] for row in results.paper["main"][name] if row["ours"] == label)
-            rows.append([method, *_compared(results, group, own, its[method, "own"] | {"average": kind})])
+            own = its[method, "own"] | {"average": kinds[label]}
+            rows.append([method, *_compared(results, group, _own_way(group), own)])
             plugged = {"F_T": None} | its[method, "bpg-inference"] | {"average": "pooled" if name == "core50" else None}
             rows.append([f"{method} + BPG-Inference", *_compared(results, group, "soft", plugged)])
             if group is not None:
                 used[f"{title}, {label}"] = group
         blocks.append(compared(results, ["method", "average", *PAIR], rows, title=title, notes=[AVERAGES, ACROSS]))
-        blocks.append(_gain_table(results, stream, its, names))
+        blocks.append(_gain_table(results, stream, its, kinds, names))
     text = ["The same trained parameters, answering by the method's own inference and by BPG's mixture."]
     return text, [*blocks, *sources(used)], []
 
@@ -268,7 +283,11 @@ def _own_way(group: Group | None) -> str:
 
 
 def _gain_table(
-    results: Results, stream: Stream, its: dict[tuple[str, str], dict[str, float]], names: dict[str, str]
+    results: Results,
+    stream: Stream,
+    its: dict[tuple[str, str], dict[str, float]],
+    kinds: Mapping[str, str | None],
+    names: dict[str, str],
 ) -> Table:
     rows: list[list[Cell]] = []
     for method, label in names.items():
@@ -276,12 +295,14 @@ def _gain_table(
         cells: list[Cell] = []
         for key, measure in (("A_T", average_accuracy), ("F_T", forgetting)):
             own, plugged = its[method, "own"].get(key), its[method, "bpg-inference"].get(key)
-            cells.append(f"{plugged - own:+.2f}" if own is not None and plugged is not None else None)
+            across = key == "A_T" and kinds[label] == "mean"
+            cells.append(f"{plugged - own:+.2f}" if own is not None and plugged is not None and not across else None)
             mine = list(zip(measured(group, "soft", measure), measured(group, _own_way(group), measure), strict=True))
             apart = [soft - hard for soft, hard in mine if soft == soft and hard == hard]
             cells.append(_signed(apart) if apart else None)
         rows.append([method, *cells])
-    return Table(["method", "gain of A_T, paper", "ours", "change of F_T, paper", "ours"], rows, title="What it brings")
+    columns = ["method", "gain of A_T, paper", "ours", "change of F_T, paper", "ours"]
+    return Table(columns, rows, title="What it brings", notes=[GAINS])
 
 
 def tuning(results: Results) -> Made:
@@ -304,7 +325,7 @@ def tuning(results: Results) -> Made:
                 rows.append([parts, what, *_pair(results, group, way, its[sized, mixed][what.lower()])])
                 if group is not None:
                     used[f"{title}, {label}"] = group
-        blocks.append(compared(results, ["parts", "tuned by", *PAIR], rows, title=title))
+        blocks.append(compared(results, ["parts", "tuned by", *PAIR], rows, title=title, notes=[POOLED]))
     return ["LoRA on q and v, with the adapters' r_t."], [*blocks, *sources(used)], []
 
 
@@ -355,7 +376,7 @@ def weighting(results: Results) -> Made:
         rows.append([name, *cells, f"{its[key]['A_T'] - its['hard']['A_T']:+.2f}", _signed(gain) if gain else None])
     columns = ["weights", *PAIR, "over hard, paper", "over hard, ours"]
     blocks = [
-        compared(results, columns, rows, notes=[SAME_WEIGHTS, "Mean has no F_T in the paper."]),
+        compared(results, columns, rows, notes=[POOLED, SAME_WEIGHTS, "Mean has no F_T in the paper."]),
         *sources({"bpg": group}),
     ]
     return ["The same experts of BPG; who speaks and how loud differs."], blocks, []
@@ -401,7 +422,7 @@ def parameters(results: Results) -> Made:
         ]
         mine.append(["all", None, None, sum(d["parameters"] for d in found["domains"])])
         blocks.append(Table(["domain", "s_t", "r_t", "numbers"], mine, title=_ours(found)))
-    blocks += surveyed(results, results.setup.first.survey(results.setup.scale.seeds[0]))
+    blocks += sources({}, results.named(results.setup.first.survey(results.setup.scale.seeds[0])))
     return ["Capacity and sizes follow from s_t alone."], blocks, []
 
 
@@ -452,7 +473,7 @@ def overhead(results: Results) -> Made:
             "the images, since features of all may come from a cache."
         ]
         blocks.append(Table(titles, ours, title="Ours, learning all domains", notes=note))
-    return [], [*blocks, *sources(groups)], []
+    return [], [*blocks, *sources(groups, results.named(setup.first.survey(seed)))], []
 
 
 def latency(results: Results) -> Made:
@@ -471,7 +492,8 @@ def latency(results: Results) -> Made:
         blocks.append(Table(columns, rows, title="Ours", notes=notes))
         setup = results.setup
         used = results.group([run(setup.first, "bpg", setup.scale.seeds[0])])
-        blocks += sources({"ranks, and experts an image": used})
+        found_at = {"times": "latency.json", **results.named(setup.first.survey(setup.scale.seeds[0]))}
+        blocks += sources({"ranks, and experts an image": used}, found_at)
     text = [
         "The paper's 6.45 is a loop over all T experts over one expert without the pass that finds the domain. Hard "
         "selection needs that pass, too: both ratios are given."

@@ -65,6 +65,11 @@ class Results:
         folder = self.folders.get(job.key)
         return read_survey(folder) if folder is not None else None
 
+    def named(self, *surveys: Job) -> dict[str, str]:
+        """Where what surveys found is written, by the r_0 they are for."""
+        folders = {_rule(job): folder for job in surveys if (folder := self.folders.get(job.key)) is not None}
+        return {name: f"{folder.parent.name}/{folder.name}" for name, folder in folders.items()}
+
     def why(self, stream: Stream, label: str) -> str:
         """Why there are no runs of a method."""
         if label not in stream.labels:
@@ -111,25 +116,24 @@ def compared(results: Results, columns: Sequence[str], rows: Sequence[Sequence[C
     return Table([columns[at] for at in keep], [[row[at] for at in keep] for row in rows], **more)
 
 
-def sources(groups: Mapping[str, Group | None]) -> list[Table]:
-    """Which runs the rows of a table come from."""
+def sources(groups: Mapping[str, Group | None], others: Mapping[str, str] | None = None) -> list[Table]:
+    """Which runs the rows of a table come from, and which surveys and files."""
     rows: list[list[Cell]] = [
         [name, ", ".join(f"{r.folder.parent.name}/{r.folder.name}" for r in group.runs)]
         for name, group in groups.items()
         if group is not None
     ]
+    rows += [[name, place] for name, place in (others or {}).items()]
     return [Table(["row", "runs"], rows, title=ORIGIN)] if rows else []
+
+
+def _rule(survey: Job) -> str:
+    r0 = survey.document["methods"]["bpg"].get("r0")
+    return f"survey, r_0 = {r0}" if r0 is not None else "survey"
 
 
 def _on_clip(label: str) -> bool:
     return label.endswith("-clip") or label == "s_liprompts"
-
-
-def surveyed(results: Results, *jobs: Job) -> list[Table]:
-    """Which surveys the numbers of a table come from."""
-    folders = [folder for job in jobs if (folder := results.folders.get(job.key)) is not None]
-    rows: list[list[Cell]] = [["survey", f"{folder.parent.name}/{folder.name}"] for folder in folders]
-    return [Table(["row", "runs"], rows, title=ORIGIN)] if rows else []
 
 
 def protocols(results: Results) -> list[Table]:
@@ -192,7 +196,7 @@ def write_reproduction(items: Sequence[Item], scale: str, results: Results, out:
     for folder in (tables, figures):
         folder.mkdir(parents=True, exist_ok=True)
     drawn: dict[str, str] = {}
-    everything: list[str] = []
+    everything = [latex(table, caption=f"{results.setup.scale.note} {AVERAGE}") for table in protocols(results)]
     for name, section in sections.items():
         fragments = [
             _as_comment(block) for block in section.blocks if isinstance(block, Table) and block.title == ORIGIN
@@ -203,7 +207,8 @@ def write_reproduction(items: Sequence[Item], scale: str, results: Results, out:
                 draw(block, figures, stem)
                 drawn[block.title] = f"figures/{stem}.png"
             elif isinstance(block, Table | Heat) and block.title != ORIGIN:
-                fragments.append(latex(block, caption=block.title or section.title, label=f"tab:{name}-{number}"))
+                caption = f"{section.title}: {block.title}" if block.title else section.title
+                fragments.append(latex(block, caption=caption, label=f"tab:{name}-{number}"))
         if fragments:
             everything += fragments
             (tables / f"{name}.tex").write_text("\n".join(fragments), encoding="utf-8")

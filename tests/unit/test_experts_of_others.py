@@ -455,6 +455,20 @@ def spread_features(seed: int, count: int = 90, width: int = 6, classes: int = 3
     return middles[labels] + 0.7 * torch.randn(count, width, generator=generator), labels
 
 
+@pytest.fixture
+def penalties(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Those that are chosen while a test runs."""
+    chosen: list[float] = []
+    penalty = Ridge._penalty
+
+    def watched(*given: Any) -> float:
+        chosen.append(penalty(*given))
+        return chosen[-1]
+
+    monkeypatch.setattr(Ridge, "_penalty", watched)
+    return chosen
+
+
 def test_sums_add_up_in_any_order() -> None:
     known = {"one": "abc", "two": "bcd", "three": "ace"}  # the class of each label
     parts = {name: spread_features(seed) for seed, name in enumerate(known)}
@@ -505,15 +519,7 @@ def test_sums_that_cannot_be_inverted_are_told() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_penalty_is_the_best_of_all_on_what_is_held_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen: list[float] = []
-    penalty = Ridge._penalty
-
-    def watched(*given: Any) -> float:
-        chosen.append(penalty(*given))
-        return chosen[-1]
-
-    monkeypatch.setattr(Ridge, "_penalty", watched)
+def test_the_penalty_is_the_best_of_all_on_what_is_held_out(seed: int, penalties: list[float]) -> None:
     x, y = spread_features(seed, count=60)
     found = Ridge(6, 40, seed=seed).grown(x, ["abc"[label] for label in y], "new")
     order = torch.randperm(60, generator=generator_of(seed, "new", "ridge"))
@@ -524,7 +530,7 @@ def test_the_penalty_is_the_best_of_all_on_what_is_held_out(seed: int, monkeypat
         gram = h[rest].T @ h[rest] + ridge * np.eye(40)
         weights = np.linalg.lstsq(gram, h[rest].T @ wanted[rest], rcond=None)[0]
         errors[ridge] = np.square(h[held] @ weights - wanted[held]).mean()
-    (best,) = chosen
+    (best,) = penalties
     assert best in RIDGES
     assert errors[best] <= 1.01 * min(errors.values())
     assert_close(found.gram, torch.from_numpy(h.T @ h).float(), rtol=1e-5, atol=1e-3)  # of all images
@@ -542,6 +548,25 @@ def test_chunks_do_not_change_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
         again = regression._sums(x, y, 3)
         assert_close(again[0], gram, rtol=1e-5, atol=1e-3)
         assert_close(again[1], cross, rtol=1e-5, atol=1e-3)
+
+
+def test_the_channels_of_few_images_are_there_at_a_time(
+    penalties: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lifted = Ridge.lifted
+
+    def watched(self: Ridge, features: Tensor) -> Tensor:
+        assert len(features) <= ridge_module.CHUNK
+        return lifted(self, features)
+
+    monkeypatch.setattr(Ridge, "lifted", watched)
+    x, y = spread_features(1, count=300)
+    found = []
+    for chunk in (300, 7):  # 60 images are held out
+        monkeypatch.setattr(ridge_module, "CHUNK", chunk)
+        found.append(Ridge(6, 20, seed=0).grown(x, ["abc"[label] for label in y], "new"))
+    assert penalties[0] == penalties[1]
+    assert_close(found[1].weights, found[0].weights, rtol=1e-3, atol=1e-4)
 
 
 def test_adapters_leave_features_as_they_are_at_the_beginning(stream: DomainStream) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 
 import torch
@@ -58,25 +58,30 @@ class Ridge:
         made.weights = weights
         return made
 
+    def _chunks(self, features: Tensor, targets: Tensor, classes: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """H (n, M) and Y (n, C) of few images at a time."""
+        for begin in range(0, len(features), CHUNK):
+            h = self.lifted(features[begin : begin + CHUNK])
+            yield h, F.one_hot(targets[begin : begin + CHUNK], classes).to(h)
+
     def _sums(self, features: Tensor, targets: Tensor, classes: int) -> tuple[Tensor, Tensor]:
         """G (M, M) and Q (M, C) of features (n, d), kept on the CPU."""
         device = features.device
         gram, cross = (torch.zeros(self.channels, n, device=device) for n in (self.channels, classes))
-        for begin in range(0, len(features), CHUNK):
-            h = self.lifted(features[begin : begin + CHUNK])
+        for h, y in self._chunks(features, targets, classes):
             gram += h.T @ h
-            cross += h.T @ F.one_hot(targets[begin : begin + CHUNK], classes).to(h)
+            cross += h.T @ y
         return gram.cpu(), cross.cpu()
 
     def _penalty(self, gram: Tensor, cross: Tensor, features: Tensor, targets: Tensor) -> float:
         """The one of RIDGES with the least squared error on images that were held out."""
-        h = self.lifted(features).cpu().double()
-        y = F.one_hot(targets.cpu(), cross.shape[1]).double()
-        errors = {}
-        for ridge in RIDGES:
-            weights = solved(gram, cross, ridge)
-            if weights is not None:
-                errors[ridge] = float((h @ weights.double() - y).square().mean())
+        found = {ridge: solved(gram, cross, ridge) for ridge in RIDGES}
+        weights = {ridge: own for ridge, own in found.items() if own is not None}
+        errors = dict.fromkeys(weights, 0.0)
+        for h, y in self._chunks(features, targets, cross.shape[1]):
+            h, y = h.cpu().double(), y.cpu().double()
+            for ridge, own in weights.items():
+                errors[ridge] += float((h @ own.double() - y).square().sum())
         return min(errors, key=errors.__getitem__) if errors else 1.0
 
     def tensors(self) -> dict[str, Tensor]:

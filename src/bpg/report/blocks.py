@@ -125,7 +125,7 @@ class Lines:
     title: str = ""
     log2: bool = False  # the axis across
     level: tuple[str, float] | None = None  # a horizontal line and its name
-    best: str = ""  # "highest" or "lowest": the point of each line that is ringed
+    best: str = ""  # "highest" or "lowest": the point of each line that is ringed, or the points that are as good
     relative: bool = False  # each line less its best point, or its highest
 
 

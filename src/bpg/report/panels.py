@@ -106,8 +106,12 @@ def _lines(panel: Lines, part: SubFigure, theme: Theme) -> Drawn:
         elif spread.any():
             axes.errorbar(x, y, spread, fmt="none", ecolor=style["color"], elinewidth=1, capsize=2.5, zorder=2)
         if panel.best and line.points:
-            at = _best(line, panel)
-            axes.plot(at.x, at.y, "o", markersize=11, markerfacecolor="none", color=style["color"], zorder=4)
+            top = _best(line, panel).y
+            ties = [p.x for p in line.points if p.y == top]
+            size = 11 + 4 * place  # rings at one place stand around each other
+            axes.plot(
+                ties, [top] * len(ties), "o", markersize=size, markerfacecolor="none", color=style["color"], zorder=4
+            )
         notes += [Note(axes, plain(p.note), (p.x, p.y), style["color"]) for p in line.points if p.note]
     if panel.best:
         ring = Line2D([], [], linestyle="", marker="o", markersize=9, markerfacecolor="none", color=theme.ink)

@@ -225,18 +225,23 @@ def _kept_images(record: Mapping[str, Any]) -> Cell:
 
 
 def _over(group: Group, base: Group, what: str) -> float | None:
-    """Time of learning a stream, or of answering, over that of `base`, the mean over the seeds that both have."""
+    """Time of learning a stream, or of answering, over that of `base`: the mean over seeds with passes beside both, or
+    over all, if there are none.
+    """
     theirs = {run.seed: run for run in base.runs}
-    found = []
+    timed, untimed = [], []
     for run in group.runs:
         its = theirs.get(run.seed)
         mine, usual = _seconds(run, what), _seconds(its, what) if its is not None else None
         if its is None or not mine or not usual:
             continue
-        # A run from before passes were timed is taken to have been where fine-tuning was, whose answers are passes.
-        its_pass = _seconds(its, "pass") or _seconds(its, "answer")
-        my_pass = _seconds(run, "pass") or its_pass
-        found.append(mine / usual * (its_pass / my_pass if its_pass and my_pass else 1.0))
+        my_pass, its_pass = _seconds(run, "pass"), _seconds(its, "pass")
+        if my_pass and its_pass:
+            timed.append(mine / usual * its_pass / my_pass)
+        else:  # fine-tuning's answers are passes; who has none is taken to have run beside it
+            its_pass = _seconds(its, "answer")
+            untimed.append(mine / usual * (its_pass / my_pass if its_pass and my_pass else 1.0))
+    found = timed or untimed
     return fmean(found) if found else None
 
 

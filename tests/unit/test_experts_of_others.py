@@ -569,6 +569,22 @@ def test_the_channels_of_few_images_are_there_at_a_time(
     assert_close(found[1].weights, found[0].weights, rtol=1e-3, atol=1e-4)
 
 
+def test_without_a_map_it_is_a_ridge_regression_on_the_features_of_all_domains(
+    stream: DomainStream, penalties: list[float]
+) -> None:
+    model = learned(RanPAC(toy_backbone(), channels=0, rank=0), *stream.domains)
+    trained = torch.cat([batch for own in stream.domains for batch in prepared(model.backbone, own.train, 32)])
+    x = model.backbone(trained).double().numpy()
+    y = np.eye(3)[[label for own in stream.domains for label in own.train.labels]]
+    weights = np.linalg.solve(x.T @ x + penalties[-1] * np.eye(64), x.T @ y)
+    images = pixels(model.backbone, stream, 3)
+    scores = model.backbone(images).double() @ torch.from_numpy(weights)
+    assert_close(model.forward(images).log_probs, torch.log_softmax(scores / 0.1, dim=1), rtol=0, atol=1e-3)
+    again = RanPAC(toy_backbone(), channels=0, rank=0)
+    again.load_state(model.state())
+    assert torch.equal(again.forward(images).log_probs, model.forward(images).log_probs)
+
+
 def test_adapters_leave_features_as_they_are_at_the_beginning(stream: DomainStream) -> None:
     backbone = toy_backbone()
     adapters = Adapters(backbone.width, backbone.depth, 4, scale=0.1, generator=generator_of(0))

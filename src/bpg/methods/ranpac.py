@@ -8,7 +8,8 @@ Paper: McDonnell et al., "RanPAC: Random Projections and Pre-trained Models for 
 2307.02251.
 Here: the head of cosines that the adapters are trained with begins at a scale of 10. The ridge is chosen on the newest
 domain alone, as in the original, and raised where the sums could not be inverted with it. The random map is not stored:
-it follows from the seed.
+it follows from the seed. `channels = 0` leaves it out, `rank = 0` the adapters. With both, this is a linear probe on
+the frozen features of all domains at once, in closed form: the bound for probes that see one domain after another.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat
 from torch import Tensor, nn
 
 from bpg.backbones.tuning import PLAIN, Tuning
@@ -40,7 +41,7 @@ class RanPACSettings:
     """For DomainNet and CORe50."""
 
     seed: Annotated[int, Field(ge=0)] = 0
-    channels: PositiveInt = 10_000  # of the random map
+    channels: NonNegativeInt = 10_000  # of the random map; 0: none, the features as they are
     rank: NonNegativeInt = 64  # of the adapters; 0: none
     scale: PositiveFloat = 0.1  # of what the adapters add
     temperature: PositiveFloat = 0.1  # of the softmax over the regression: how sure it sounds

@@ -1,4 +1,4 @@
-"""Ridge regression from many random channels of a feature onto classes: two sums over images, and a closed form."""
+"""Ridge regression from features or many random channels of them onto classes: two sums over images, a closed form."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ CHUNK = 1024  # images at a time: the channels of all would not fit
 
 
 class Ridge:
-    """A regression onto classes from h = ReLU(f W), with a W that is drawn once and follows from the seed.
+    """A regression onto classes from h = ReLU(f W), with a W that is drawn once and follows from the seed; without
+    channels, from h = f.
 
     What is kept are two sums over all images so far, G = H^T H and Q = H^T Y: their order does not matter.
     """
 
     def __init__(self, width: int, channels: int, *, seed: int) -> None:
-        self.seed, self.channels = seed, channels
-        self.map = torch.randn(width, channels, generator=generator_of(seed, "random map"))
+        self.seed, self.channels = seed, channels or width  # M
+        self.map = torch.randn(width, channels, generator=generator_of(seed, "random map")) if channels else None
         self.classes: tuple[str, ...] = ()
         self.gram, self.cross = torch.empty(0, 0), torch.empty(0, 0)
         self.weights = torch.empty(0, 0)  # W_o (M, C)
 
     def lifted(self, features: Tensor) -> Tensor:
-        return torch.relu(features @ self.map.to(features))
+        return torch.relu(features @ self.map.to(features)) if self.map is not None else features
 
     def scores(self, features: Tensor) -> Tensor:
         """(B, C), about 1 for the right class and 0 for others."""

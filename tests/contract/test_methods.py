@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -86,13 +88,16 @@ def stream(tmp_path_factory: pytest.TempPathFactory) -> DomainStream:
     return toy_stream(tmp_path_factory.mktemp("toy"))
 
 
+Known = dict[tuple[str, int], tuple[State, list[str]]]  # by method and domains: the model, and what was trained last
+
+
 @dataclass(frozen=True)
 class Make:
     """Makes learners of one method; what it has taught once, it gives again as it was stored."""
 
     label: str
     stream: DomainStream
-    known: dict[tuple[str, int], State]
+    known: Known
 
     def __call__(self, **more: Any) -> Learner:
         return build(self.label, **more)
@@ -100,22 +105,35 @@ class Make:
     def taught(self, domains: int, **more: Any) -> Learner:
         """A learner that knows the first so many domains."""
         learner = self(**more)
-        if (self.label, domains) not in self.known:
-            first = self()
-            for domain in self.stream.domains[:domains]:
-                first.learn(domain)
-            self.known[self.label, domains] = first.state()
-        learner.load_state(self.known[self.label, domains])
+        if domains:
+            learner.load_state(self._after(domains)[0])
         return learner
+
+    def trainings(self, place: int) -> list[str]:
+        """What is trained with the domain of that place in the stream, in order."""
+        return self._after(place + 1)[1]
+
+    def _after(self, domains: int) -> tuple[State, list[str]]:
+        if (self.label, domains) not in self.known:
+            learner, seen = self.taught(domains - 1), dict[str, None]()
+
+            def watch(now: Progress) -> None:
+                if now.loss is not None:
+                    seen[now.activity] = None
+
+            learner.progress = watch
+            learner.learn(self.stream.domains[domains - 1])
+            self.known[self.label, domains] = learner.state(), list(seen)
+        return self.known[self.label, domains]
 
 
 @pytest.fixture(scope="module")
-def known() -> dict[tuple[str, int], State]:
+def known() -> Known:
     return {}
 
 
 @pytest.fixture(params=[*METHODS, *VARIANTS])
-def make(request: pytest.FixtureRequest, stream: DomainStream, known: dict[tuple[str, int], State]) -> Make:
+def make(request: pytest.FixtureRequest, stream: DomainStream, known: Known) -> Make:
     return Make(request.param, stream, known)
 
 
@@ -214,36 +232,35 @@ def test_domains_that_were_not_learned_are_never_chosen(make: Make, pixels: torc
         assert weights is None or weights.shape == (9, count)
 
 
-def test_a_killed_training_goes_on_to_the_same_bytes(make: Make, stream: DomainStream, tmp_path: Path) -> None:
-    def killed() -> None:
-        def stop(now: Progress) -> None:
-            if now.loss is not None and now.step == 4:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        learner = make(scratch=tmp_path / "scratch", checkpoint_seconds=0)
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_killed_training_goes_on_to_the_same_bytes(
+    make: Make, place: int, stream: DomainStream, tmp_path: Path
+) -> None:
+    def learn(told: Callable[[Progress], None], **more: Any) -> Learner:
+        learner = make(scratch=tmp_path / "scratch", progress=told, **more)
         learner.load_state(load_state(tmp_path / "model"))
-        learner.progress = stop
-        learner.learn(stream.domains[1])
+        learner.learn(stream.domains[place])
+        return learner
 
-    first = make.taught(1)
-    first.save(tmp_path / "model")
-    process = get_context("fork").Process(target=killed)
-    process.start()
-    process.join()
-    if process.exitcode == 0:
-        pytest.skip("this method trains with the first domain alone, or not at all")
-    assert process.exitcode == -signal.SIGKILL
-    written = list((tmp_path / "scratch").glob("*.safetensors")) if (tmp_path / "scratch").exists() else []
-    assert written or learner_is_quick(first)
-    again = make(scratch=tmp_path / "scratch")
-    again.load_state(load_state(tmp_path / "model"))
-    again.learn(stream.domains[1])
-    first.learn(stream.domains[1])
-    assert tensors(again) == tensors(first)
+    def kill(activity: str, now: Progress) -> None:
+        if now.loss is not None and now.activity == activity and now.step == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    make.taught(place).save(tmp_path / "model")
+    for activity in make.trainings(place):  # in each of them, once
+        often = {"checkpoint_seconds": 0}
+        process = get_context("fork").Process(target=learn, args=(partial(kill, activity),), kwargs=often)
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    steps: list[int] = []
+    again = learn(lambda now: steps.append(now.step) if now.activity == "training" else None)
+    assert (1 in steps) == begins_anew(again)
+    assert tensors(again) == tensors(make.taught(place + 1))
 
 
-def learner_is_quick(learner: Learner) -> bool:
-    """Whether it trains heads on features alone, and begins anew."""
+def begins_anew(learner: Learner) -> bool:
+    """Whether a training that was killed is not taken up: that of heads on features alone, which is quick."""
     return learner.method in ("linear_probe", "sequential_probe")
 
 
@@ -352,26 +369,22 @@ def test_routable_methods_have_experts_that_can_be_forced(
     assert_close(weights.sum(dim=1), torch.ones(9, dtype=torch.float64))
 
 
-def test_an_interrupted_training_leaves_the_model_as_it_was(make: Make, stream: DomainStream) -> None:
-    def stop(now: Progress) -> None:
-        if now.loss is not None and now.step == 3:
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_interrupted_training_leaves_the_model_as_it_was(make: Make, place: int, stream: DomainStream) -> None:
+    def stop(activity: str, now: Progress) -> None:
+        if now.loss is not None and now.activity == activity and now.step == 3:
             raise KeyboardInterrupt
 
-    learner = make.taught(1)
-    if not trains(learner):
-        pytest.skip("this method trains nothing")
+    learner = make.taught(place)
     before, classes = tensors(learner), learner.classes
-    learner.progress = stop
-    try:
-        learner.learn(stream.domains[1])
-    except KeyboardInterrupt:
-        pass
-    else:
-        pytest.skip("this method trains with the first domain alone")
-    assert (tensors(learner), learner.classes) == (before, classes)
+    for activity in make.trainings(place):  # in each of them, once
+        learner.progress = partial(stop, activity)
+        with pytest.raises(KeyboardInterrupt):
+            learner.learn(stream.domains[place])
+        assert (tensors(learner), learner.classes) == (before, classes)
     learner.progress = None
-    learner.learn(stream.domains[1])
-    assert tensors(learner) == tensors(make.taught(2))
+    learner.learn(stream.domains[place])
+    assert tensors(learner) == tensors(make.taught(place + 1))
 
 
 def test_a_training_that_diverges_is_an_error(make: Make, stream: DomainStream) -> None:

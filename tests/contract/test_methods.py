@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
@@ -20,8 +20,11 @@ from torch.testing import assert_close
 from bpg.data.domain import Domain, DomainStream
 from bpg.data.images import ImageSet
 from bpg.errors import ModelError, TrainingError, WrongUse
+from bpg.experiments.evaluation import ways_of
 from bpg.methods.base import Isolated, Learner, Routable, prepared
+from bpg.methods.parts.ways import ORACLE
 from bpg.methods.parts.whole import Whole
+from bpg.mixture import FUSIONS
 from bpg.progress import Progress
 from bpg.registry import METHODS
 from bpg.store import Learned, State, load_state, save_state
@@ -160,6 +163,11 @@ def patient(make: Make, **more: Any) -> Learner:
     return make(optimisation=replace(learner.settings.optimisation, epochs=80 if slow else 40), **more)
 
 
+def some_of(learner: Learner, domains: Sequence[Domain]) -> torch.Tensor:
+    """Three images of each domain."""
+    return torch.cat([next(prepared(learner.backbone, domain.train.subset(range(3)), 3)) for domain in domains])
+
+
 def trains(learner: Learner) -> bool:
     """Whether it has anything to train, or only counts."""
     return "optimisation" in learner.Settings.__dataclass_fields__
@@ -278,8 +286,7 @@ def test_the_same_seed_gives_the_same_bytes(make: Make, stream: DomainStream) ->
 
 def test_batch_size_and_mates_do_not_matter(make: Make, stream: DomainStream, pixels: torch.Tensor) -> None:
     learner = make.taught(2)
-    seen = [next(prepared(learner.backbone, domain.train.subset(range(3)), 3)) for domain in stream.domains]
-    pixels = torch.cat([*seen[:2], pixels[:3]])  # of both domains, whose prompts must not meet
+    pixels = torch.cat([some_of(learner, stream.domains[:2]), pixels[:3]])  # of both, whose prompts must not meet
     together = learner.forward(pixels).log_probs
     alone = torch.cat([learner.forward(image[None]).log_probs for image in pixels])
     order = torch.randperm(9, generator=torch.Generator().manual_seed(0))
@@ -367,6 +374,17 @@ def test_routable_methods_have_experts_that_can_be_forced(
     weights = learner.forward(pixels).domain_weights
     assert weights is not None
     assert_close(weights.sum(dim=1), torch.ones(9, dtype=torch.float64))
+
+
+def test_the_oracle_alone_is_told_the_domain(make: Make, stream: DomainStream) -> None:
+    learner = make.taught(2)
+    if not isinstance(learner, Routable):
+        pytest.skip("this method has no experts")
+    images, ways = some_of(learner, stream.domains), list(ways_of(learner, FUSIONS).values())
+    one, other = (learner.compare(images, ways, true=name) for name in learner.domains)
+    for way, a, b in zip(ways, one, other, strict=True):
+        pairs = ((a.log_probs, b.log_probs), (a.domain_weights, b.domain_weights), (a.confidences, b.confidences))
+        assert all(torch.equal(*pair) for pair in pairs) == (way.router != ORACLE), way
 
 
 @pytest.mark.parametrize("place", [0, 1])

@@ -22,6 +22,7 @@ from bpg.data.images import ImageSet
 from bpg.errors import ModelError, TrainingError, WrongUse
 from bpg.experiments.evaluation import ways_of
 from bpg.methods.base import Isolated, Learner, Routable, prepared
+from bpg.methods.parts.single import Single
 from bpg.methods.parts.ways import ORACLE
 from bpg.methods.parts.whole import Whole
 from bpg.mixture import FUSIONS
@@ -232,12 +233,34 @@ def test_what_stands_under_a_domain_never_changes(make: Make, stream: DomainStre
     assert {name: after[name] for name in before} == before
 
 
-def test_domains_that_were_not_learned_are_never_chosen(make: Make, pixels: torch.Tensor) -> None:
+def test_domains_that_were_not_learned_are_never_chosen(make: Make, stream: DomainStream) -> None:
     for count in (1, 2):
         learner = make.taught(count)
-        assert len(learner.state().domains) in (0, count)
-        weights = learner.forward(pixels).domain_weights
-        assert weights is None or weights.shape == (9, count)
+        check_others_are_silent(learner, stream.domains[:count], some_of(learner, stream.domains))
+
+
+def check_others_are_silent(learner: Learner, learned: Sequence[Domain], images: torch.Tensor) -> None:
+    """What was not learned has no slot and no row, and gets no weight whatever the images are of."""
+    names = sorted(domain.name for domain in learned)
+    classes = tuple(sorted({name for domain in learned for name in domain.classes}))
+    assert learner.classes == classes
+    assert learner.forward(images).log_probs.shape == (len(images), len(classes))
+    assert sorted(learner.state().domains) in ([], names)
+    if isinstance(learner, Single):
+        rows = {learner.row(name, domain.name) for domain in learned for name in domain.classes}
+        assert set(learner.network.head.classes) == rows
+    if not isinstance(learner, Routable):
+        return
+    assert learner.domains == tuple(names)
+    for domain in learned:
+        ways = ways_of(learner)
+        answers = dict(zip(ways, learner.compare(images, list(ways.values()), true=domain.name), strict=True))
+        for answer in answers.values():
+            assert answer.domain_weights is not None
+            assert answer.domain_weights.shape == (len(images), len(names))
+            assert_close(answer.domain_weights.sum(dim=1), torch.ones(len(images), dtype=torch.float64))
+        foreign = torch.tensor([name not in domain.classes for name in classes])
+        assert not answers["oracle"].log_probs.exp()[:, foreign].any()
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -334,8 +357,9 @@ def test_new_classes_need_leave(make: Make, stream: DomainStream, tmp_path: Path
     assert learner.classes == ("bar", "box", "cross")
     learner = patient(make, allow_new_classes=True)
     learner.learn(stream.domains[0])
+    check_others_are_silent(learner, stream.domains[:1], some_of(learner, [other]))
     learner.learn(other)
-    assert learner.classes == ("bar", "box", "cross", "ring")
+    check_others_are_silent(learner, [stream.domains[0], other], some_of(learner, [other]))
     assert torch.isfinite(learner.predict_proba(other.train)).all()
     assert learner.score(other.train) > (0.7 if trains(learner) else 0.6)  # above what the known classes have
 
@@ -371,9 +395,6 @@ def test_routable_methods_have_experts_that_can_be_forced(
     (own,) = learner.compare(pixels, [learner.way])
     assert torch.equal(own.log_probs, learner.forward(pixels).log_probs)
     assert learner.expert_logits(pixels, 1).shape == (9, 3)
-    weights = learner.forward(pixels).domain_weights
-    assert weights is not None
-    assert_close(weights.sum(dim=1), torch.ones(9, dtype=torch.float64))
 
 
 def test_the_oracle_alone_is_told_the_domain(make: Make, stream: DomainStream) -> None:

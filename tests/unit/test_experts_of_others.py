@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +38,10 @@ from bpg.methods.ranpac import RanPAC
 from bpg.methods.s_prompts import SiPrompts, SliPrompts
 from bpg.methods.soyo import SOYO
 from bpg.progress import Progress
-from bpg.prototypes import Place, prototypes
-from bpg.randomness import generator_of, seed_of
+from bpg.prototypes import Place
+from bpg.randomness import generator_of
 from bpg.routing import Places, hard
+from bpg.types import Prediction
 from tests.toy import FAST, GENTLE, toy_backbone, toy_clip_backbone, toy_domain, toy_stream
 
 QUICK: dict[str, Any] = {"optimisation": FAST | {"epochs": 2}, "augmentation": GENTLE}
@@ -96,12 +99,24 @@ def test_of_equally_near_domains_the_first_is_taken() -> None:
     assert nearest_centre(torch.zeros(4, 3), [centre, centre, centre]).argmax(dim=1).tolist() == [0] * 4
 
 
-def test_the_centres_are_the_k_means_prototypes_of_frozen_features(stream: DomainStream) -> None:
-    red = stream.domains[0]
+def best_centres(x: Tensor, k: int) -> Tensor:
+    """The centres (k, d) of the division of features (n, d) that has the least squares of all divisions."""
+    cells = torch.tensor(list(product(range(k), repeat=len(x) - 1)))
+    belongs = F.one_hot(F.pad(cells, (1, 0)), k).double()  # (divisions, n, k); the first image is in the first cell
+    sums, counts = belongs.transpose(1, 2) @ x, belongs.sum(dim=1)
+    inside = (sums.square().sum(dim=2) / counts.clamp(min=1)).sum(dim=1)  # least squares leave the most to the means
+    best = int(inside.argmax())
+    return sums[best] / counts[best][:, None]
+
+
+def test_the_centres_are_the_best_that_k_means_could_find(stream: DomainStream) -> None:
+    red = replace(stream.domains[0], train=stream.domains[0].train.subset(range(9)))
     model = learned(SiPrompts(toy_backbone(), k=3, **QUICK), red)
     features = torch.cat([model.embed(batch) for batch in prepared(model.backbone, red.train, 32)])
-    (centres,) = model.prototypes
-    assert_close(centres, prototypes(features, k=3, seed=seed_of(0, "red", "prototypes")), rtol=0, atol=1e-6)
+    wanted, (centres,) = best_centres(features.double(), 3), model.prototypes
+    order = torch.cdist(centres, wanted).argmin(dim=1)
+    assert sorted(order.tolist()) == [0, 1, 2]
+    assert_close(centres, wanted[order], rtol=0, atol=1e-6)
 
 
 def test_the_expert_of_the_nearest_centre_answers_alone(stream: DomainStream) -> None:
@@ -149,6 +164,70 @@ def test_with_one_domain_every_way_gives_the_experts_own_logits(method: type[Poo
     own = torch.log_softmax(model.expert_logits(images, 0).double(), dim=1)
     for answer in model.compare(images, [Way(OWN), Way("hard"), *MIXTURES.values()]):
         assert_close(answer.log_probs, own, rtol=0, atol=1e-5)
+
+
+def test_without_tokens_an_expert_is_a_linear_probe(stream: DomainStream) -> None:
+    backbone = toy_backbone()
+    nn.init.ones_(backbone.vit.norm.weight)  # features then have the length that a probe gives them
+    nn.init.zeros_(backbone.vit.norm.bias)
+    probe = learned(LinearProbe(backbone, optimisation=FAST), stream.domains[0])
+    images = pixels(backbone, stream, 1)
+
+    same = {f"linear.{own}": rows for own, rows in probe.pool["red"].expert.head.state_dict().items()}
+
+    @torch.no_grad()
+    def logits(tokens: int) -> Tensor:
+        settings = ExpertSettings(prompts=tokens, parts="none")
+        expert = Expert(backbone, probe.classes, rank=1, settings=settings, generator=generator_of(0))
+        expert.head.load_state_dict(same)
+        found: Tensor = expert(images, backbone)
+        return found
+
+    assert_close(logits(0), probe.expert_logits(images, 0), rtol=0, atol=1e-4)
+    assert not torch.allclose(logits(10), logits(0), atol=1e-2)
+
+
+def test_who_is_told_the_domain_is_right_at_least_as_often(stream: DomainStream) -> None:
+    red, blue = stream.domains[:2]
+    turned = replace(red.train, labels=tuple((label + 1) % 3 for label in red.train.labels))
+    domains = (red, blue, Domain("rouge", turned))  # of the same images, which no centre tells apart
+    model = learned(SiPrompts(toy_backbone(), **QUICK | {"optimisation": FAST | {"epochs": 20}}), *domains)
+
+    def right(answer: Prediction, domain: Domain) -> float:
+        return float((answer.log_probs.argmax(dim=1) == torch.tensor(domain.train.labels)).double().mean())
+
+    found = {}
+    for domain in domains:
+        (images,) = prepared(model.backbone, domain.train, 32)
+        found[domain.name] = right(model.oracle(images, domain.name), domain), right(model.forward(images), domain)
+    assert all(told >= alone for told, alone in found.values())
+    assert found["red"][0] == found["red"][1]  # of equally near ones, the first by name
+    assert found["rouge"][0] > found["rouge"][1] + 0.5
+
+
+class Mixed(SiPrompts):
+    """All experts answer, the more the nearer their centres are, by absolute differences over a temperature."""
+
+    temperature = 1.0
+
+    def choose(self, images: Tensor, features: Tensor) -> Tensor:
+        del images
+        z = features.double()
+        distance = [(z[:, None] - own[None]).abs().sum(dim=2).amin(dim=1) for own in self.prototypes]
+        return torch.softmax(-torch.stack(distance, dim=1) / self.temperature, dim=1)
+
+
+def test_a_mixture_that_grows_cold_is_the_choice_of_the_nearest_centre(stream: DomainStream) -> None:
+    model, mixed = learned(SiPrompts(toy_backbone(), **QUICK), *stream.domains), Mixed(toy_backbone(), **QUICK)
+    mixed.load_state(model.state())
+    images = torch.cat([pixels(model.backbone, stream, 3), torch.randn(20, 3, 32, 32)])
+    chosen, warm = model.forward(images), mixed.forward(images)
+    assert (warm.experts > 1).any()
+    assert not torch.allclose(warm.log_probs, chosen.log_probs, atol=1e-2)
+    mixed.temperature = 1e-6
+    cold = mixed.forward(images)
+    assert_close(cold.domain_weights, chosen.domain_weights, rtol=0, atol=0)
+    assert_close(cold.log_probs, chosen.log_probs, rtol=0, atol=0)
 
 
 # S-liPrompts

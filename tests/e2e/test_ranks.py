@@ -87,8 +87,8 @@ def test_two_ranks_leave_the_records_of_one(here: Path) -> None:
         assert not (two / "scratch").exists()
     assert json.loads((run_in(here, "two", "ncm") / "run.json").read_text())["machine"]["ranks"] == 2
     times = [json.loads(line)["what"] for line in (run_in(here, "two", "ncm") / "times.jsonl").open()]
-    assert times == ["learn", "test", "learn", "test", "answer"]
-    assert [json.loads(line)["what"] for line in (tested / "times.jsonl").open()] == ["test", "answer"]
+    assert times == ["learn", "test", "pass", "learn", "test", "pass", "answer"]
+    assert [json.loads(line)["what"] for line in (tested / "times.jsonl").open()] == ["test", "pass", "answer"]
 
 
 @pytest.mark.slow

@@ -29,6 +29,12 @@ SCRIPTS = [
 COMMANDS = [command for _, commands in SCRIPTS for command in commands]
 
 
+def in_its_suite(page: str, commands: list[str]) -> object:
+    """The README's run of a whole config is checked each time, that of another page with the slow tests."""
+    whole = page != "README.md" and any(command.startswith("bpg run ") for command in commands)
+    return pytest.param(page, commands, marks=pytest.mark.slow if whole else ())
+
+
 @pytest.fixture
 def surroundings(tmp_path: Path) -> Path:
     """A folder with what the docs' examples ask for: weights by name, lists and folders of images, a small PACS."""
@@ -66,7 +72,7 @@ def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("page", "commands"), [row for row in SCRIPTS if row[1][0].startswith("bpg ")])
+@pytest.mark.parametrize(("page", "commands"), [in_its_suite(*row) for row in SCRIPTS if row[1][0].startswith("bpg ")])
 def test_the_commands_of_the_docs_run_one_after_another(page: str, commands: list[str], surroundings: Path) -> None:
     for command in commands:
         words = shlex.split(command)

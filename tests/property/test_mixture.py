@@ -169,7 +169,9 @@ def test_routing_is_a_distribution_that_keeps_the_nearest(seed: int, domains: in
     assert_close(w.sum(dim=1), torch.ones(size, dtype=torch.float64))
     assert survivors(w).gather(1, a.argmin(dim=1, keepdim=True)).all()
     assert torch.equal(hard(a).argmax(dim=1), a.argmin(dim=1))
-    assert_close(calibrated(a, 1e-6), hard(a))
+    near, next_to_it = a.topk(min(2, domains), largest=False).values.T[[0, -1]]
+    clear = (next_to_it > near + 1e-4) | (domains == 1)  # of two that are as near, the sharpest router still hears both
+    assert_close(calibrated(a, 1e-6)[clear], hard(a)[clear])
     order = torch.randperm(domains, generator=generator).tolist()
     assert_close(soft(places([nus[t] for t in order]).distances(z)), w[:, order])
     alone = torch.cat([places(nus).distances(row[None]) for row in z])

@@ -158,10 +158,8 @@ def reproduce_items(
         grid.write(ready)
         if not [job for job in new if job.key not in failed]:
             break
-        found = sum(looks_done(job, runs) for job in new)
-        common.say(
-            f"{len(ready) - len(new) + found} of {len(ready)} jobs are done; `bpg status {out}` watches the rest."
-        )
+        done = sum(_is_done(grid, job, runs) for job in ready)
+        common.say(f"{done} of {len(ready)} jobs are done; `bpg status {out}` watches the rest.")
         try:
             ENGINES[engine](out, runs, ready, means, session=session, tell=lambda now: _say(common, now))
         except KeyboardInterrupt:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,26 @@ def same_randomness() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Gives a folder by its name; the first worker that asks for it makes what is in it, the others find it."""
+    here = tmp_path_factory.getbasetemp()
+    place = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here  # each worker has a folder of its own there
+
+    def folder(name: str, make: Callable[[Path], object]) -> Path:
+        made, ready = place / name, place / f"{name}.ready"
+        with (place / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not ready.exists():
+                shutil.rmtree(made, ignore_errors=True)
+                made.mkdir()
+                make(made)
+                ready.touch()
+        return made
+
+    return folder
 
 
 def shaken(module: torch.nn.Module, *, seed: int = 0, scale: float = 0.05) -> torch.nn.Module:

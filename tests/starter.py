@@ -1,4 +1,4 @@
-"""Starts commands: a process that has imported bpg, and forks for each line it reads. To import takes two seconds.
+"""Starts commands: a process that has imported bpg, and forks for each line it reads. To import takes four seconds.
 
 Nothing is computed before a fork, so that a command finds what a fresh interpreter finds.
 """
@@ -11,7 +11,7 @@ import sys
 import traceback
 from importlib import import_module
 
-MODULES = (
+COMMANDS = (
     "answering",
     "backbones",
     "bench",
@@ -23,7 +23,9 @@ MODULES = (
     "models",
     "planning",
     "reproduction",
+    "verbs",
 )
+LATE = ("torch._dynamo", "rich.progress")  # what the first optimizer and the first progress bar import
 
 
 def start(request: dict[str, object]) -> int:
@@ -48,8 +50,8 @@ def start(request: dict[str, object]) -> int:
 
 
 if __name__ == "__main__":
-    for module in MODULES:
-        import_module(f"bpg.cli.{module}")
+    for module in (*(f"bpg.cli.{name}" for name in COMMANDS), *LATE):
+        import_module(module)
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         child = os.fork()

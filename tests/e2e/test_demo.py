@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -59,10 +60,10 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def story(made_once: Callable[[str, Callable[[Path], object]], Path]) -> tuple[Path, str]:
     """The folder of a short demo, and what it printed into a pipe."""
-    here = tmp_path_factory.mktemp("demo")
-    return here / "bpg-demo", done("demo", *SHORT, cwd=here)
+    here = made_once("demo", lambda new: (new / "printed").write_text(done("demo", *SHORT, cwd=new)))
+    return here / "bpg-demo", (here / "printed").read_text()
 
 
 def test_the_story_is_told_with_what_came_out(story: tuple[Path, str]) -> None:
@@ -182,12 +183,12 @@ def test_interrupted_it_goes_on(story: tuple[Path, str], tmp_path: Path) -> None
     assert curves == whole
 
 
-def test_json_and_quiet(story: tuple[Path, str]) -> None:
+def test_json_and_quiet(story: tuple[Path, str], tmp_path: Path) -> None:
     """A second demo in the same place has nothing left to learn."""
-    here = story[0].parent
-    found = document("demo", *SHORT, cwd=here)
+    shutil.copytree(story[0], tmp_path / "bpg-demo")
+    found = document("demo", *SHORT, cwd=tmp_path)
     assert {row["way"] for row in found["results"]} == {"calibrated", "soft", "hard", "oracle", "own"}
-    quiet = bpg("demo", *SHORT, "--quiet", cwd=here)
+    quiet = bpg("demo", *SHORT, "--quiet", cwd=tmp_path)
     assert quiet.returncode == 0
     assert quiet.stderr == ""
     assert quiet.stdout in story[1]

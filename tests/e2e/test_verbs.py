@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,12 +51,14 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    root = tmp_path_factory.mktemp("verbs")
-    made = Place(toy_folder(root / "data", count=15), toy_checkpoint(root / "vit"), root / "model")
-    for name in ("red", "blue"):
-        done("learn", made.model, made.data / name, "--backbone", made.vit, "--threads", 1, *LEARN)
-    return made
+def place(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Place:
+    def make(root: Path) -> None:
+        data, vit = toy_folder(root / "data", count=15), toy_checkpoint(root / "vit")
+        for name in ("red", "blue"):
+            done("learn", root / "model", data / name, "--backbone", vit, "--threads", 1, *LEARN)
+
+    root = made_once("verbs", make)
+    return Place(root / "data", root / "vit", root / "model")
 
 
 @pytest.fixture

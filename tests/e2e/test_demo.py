@@ -160,6 +160,7 @@ def test_the_page_in_a_browser(story: tuple[Path, str], tmp_path: Path) -> None:
     assert len(inks) == 2, "one dark on light, one light on dark"
 
 
+@pytest.mark.slow
 def test_interrupted_it_goes_on(story: tuple[Path, str], tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "bpg", "demo", *SHORT],

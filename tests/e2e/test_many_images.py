@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from tests.toy import toy_checkpoint
@@ -92,6 +93,7 @@ def learn(root: Path, count: int) -> tuple[set[Path], set[Path], int]:
     return broken, told, int(found.stderr.splitlines()[-1]) * 1024
 
 
+@pytest.mark.slow
 def test_ten_thousand_images_with_one_in_twenty_broken(tmp_path: Path) -> None:
     few_broken, few_told, small = learn(tmp_path / "few", 1_000)
     broken, told, large = learn(tmp_path / "many", 10_000)

@@ -21,6 +21,7 @@ def test_it_loads_by_its_timm_name_and_by_path(deit_tiny_file: Path, monkeypatch
     assert by_name.digest() == by_path.digest()
 
 
+@pytest.mark.slow
 def test_nearest_class_mean_on_photos(deit_tiny_file: Path, pacs: Path) -> None:
     backbone = load_backbone(deit_tiny_file)
     train = survey(backbone, read_list(pacs / "photo_train.txt"), probes=[FINISHED, Probe(5, "moments")])

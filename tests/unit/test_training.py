@@ -251,7 +251,7 @@ def test_two_ranks_compute_what_one_does(tmp_path: Path) -> None:
         assert (one[name] - tensor).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("killed", ["0", "1"])
+@pytest.mark.parametrize("killed", [pytest.param("0", marks=pytest.mark.slow), "1"])
 def test_two_ranks_go_on_after_either_is_killed(killed: str, tmp_path: Path) -> None:
     undisturbed, disturbed = tmp_path / "one", tmp_path / "two"
     undisturbed.mkdir()

@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-WORKERS ?= auto
+# One more than there are cores: tests that start, kill and wait for processes leave a core idle for a third of the time.
+WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 NO_INDEX = echo "error: pip could not install what bpg needs; its last lines say why. Without a network, point pip at a folder of wheels (PIP_FIND_LINKS=..., PIP_NO_INDEX=1). What is installed stays; the same command goes on." >&2; exit 1
 NO_VENV = echo "error: $(PYTHON) could not make a virtual environment; its last lines say why. Debian and Ubuntu keep what it takes in the package python3-venv." >&2; exit 1
 

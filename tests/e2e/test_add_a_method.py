@@ -54,6 +54,7 @@ def test_the_command_knows_it(package: Path, tmp_path: Path) -> None:
     assert "wise_ft" in found.stdout
 
 
+@pytest.mark.slow
 def test_it_keeps_what_every_method_promises(package: Path) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(package), str(ROOT)]), "OMP_NUM_THREADS": "1"}
     tests = ["tests/contract/test_methods.py", "-q", "-k", "wise_ft", "-p", "no:cacheprovider", "-p", "no:xdist"]

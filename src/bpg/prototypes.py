@@ -1,7 +1,8 @@
 """Where a domain lies: k-means centres of its frozen features, and how far its own images are from them.
 
 Lloyd's algorithm from k-means++ seeds (Arthur and Vassilvitskii 2007), the best of several restarts, in float64 and in
-file order, so that the same features give the same bytes.
+file order, so that the same features give the same bytes. By torch alone, whose threads are as many as were asked for:
+numpy's products would take every core, and small ones wait longer for each other than they compute.
 """
 
 from __future__ import annotations
@@ -10,12 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bpg.errors import WrongUse
 
-Floats = NDArray[np.float64]
 RESTARTS, STEPS = 10, 300
 FOLDS, FOLD_RESTARTS, MOST_HELD_OUT = 5, 2, 4096
 LEVELS = 21  # quantiles: 0, 0.05, ... 1
@@ -74,68 +73,68 @@ def prototypes(features: Tensor, *, k: int = 5, seed: int = 0, restarts: int = R
             came=f"shape {tuple(features.shape)}, k {k}",
             remedy="Check the set of images.",
         )
-    raw = features.cpu().double().numpy()
-    middle = raw.mean(axis=0)
+    raw = features.detach().cpu().double()
+    middle = raw.mean(dim=0)
     x = raw - middle  # near zero, squared distances lose nothing to cancellation
     if _few_distinct(x, k):
-        return torch.from_numpy(np.unique(raw, axis=0))
-    best: tuple[float, Floats] | None = None
+        return torch.from_numpy(np.unique(raw.numpy(), axis=0))
+    best: tuple[float, Tensor] | None = None
     for restart in range(restarts):
         found = _lloyd(x, _seeds(x, k, np.random.default_rng([seed, restart])))
         if best is None or found[0] < best[0]:
             best = found
     assert best is not None
     centres = best[1] + middle
-    return torch.from_numpy(centres[np.lexsort(centres.T[::-1])])  # an order of their own, not that of the draw
+    return centres[np.lexsort(centres.numpy().T[::-1])]  # an order of their own, not that of the draw
 
 
-def _few_distinct(x: Floats, k: int) -> bool:
+def _few_distinct(x: Tensor, k: int) -> bool:
     """Whether there are not more than k different rows. To sort all of them would take as long as the clustering."""
     for _ in range(k):
-        x = x[(x != x[0]).any(axis=1)]
+        x = x[(x != x[0]).any(dim=1)]
         if not len(x):
             return True
     return False
 
 
-def _seeds(x: Floats, k: int, generator: np.random.Generator) -> Floats:
+def _seeds(x: Tensor, k: int, generator: np.random.Generator) -> Tensor:
     """k-means++: next centres are drawn in proportion to the squared distance from those before; the best stays."""
-    centres = [x[generator.integers(len(x))]]
-    distance = ((x - centres[0]) ** 2).sum(axis=1)
-    sizes = (x**2).sum(axis=1)
+    centres = [x[int(generator.integers(len(x)))]]
+    distance = (x - centres[0]).square().sum(dim=1)
+    sizes = x.square().sum(dim=1)
     trials = 2 + int(np.log(k))
     for _ in range(k - 1):
-        drawn = np.searchsorted(np.cumsum(distance), generator.random(trials) * distance.sum(), side="right")
-        candidates = x[np.minimum(drawn, len(x) - 1)]
-        left = np.minimum(distance[:, None], _squared(x, candidates, sizes))  # (n, trials)
-        best = int(left.sum(axis=0).argmin())
+        points = torch.from_numpy(generator.random(trials)) * distance.sum()
+        drawn = torch.searchsorted(distance.cumsum(dim=0), points, right=True)
+        candidates = x[drawn.clamp(max=len(x) - 1)]
+        left = torch.minimum(distance[:, None], _squared(x, candidates, sizes))  # (n, trials)
+        best = int(left.sum(dim=0).argmin())
         centres.append(candidates[best])
-        distance = left[:, best]
-    return np.stack(centres)
+        distance = left[:, best].contiguous()
+    return torch.stack(centres)
 
 
-def _lloyd(x: Floats, centres: Floats) -> tuple[float, Floats]:
+def _lloyd(x: Tensor, centres: Tensor) -> tuple[float, Tensor]:
     """Inertia and centres when no image changes its centre any more."""
-    nearest: NDArray[np.int64] | None = None
-    sizes = (x**2).sum(axis=1)
+    nearest: Tensor | None = None
+    sizes = x.square().sum(dim=1)
     for _ in range(STEPS):
         distance = _squared(x, centres, sizes)
-        now = distance.argmin(axis=1)
-        if nearest is not None and np.array_equal(now, nearest):
+        now = distance.argmin(dim=1)
+        if nearest is not None and now.equal(nearest):
             break
         nearest = now
-        belongs = nearest[:, None] == np.arange(len(centres))  # (n, k)
-        counts = belongs.sum(axis=0)
-        centres = (belongs.T.astype(np.float64) @ x) / np.maximum(counts, 1)[:, None]
-        if not counts.all():
+        belongs = nearest[:, None] == torch.arange(len(centres))  # (n, k)
+        counts = belongs.sum(dim=0)
+        centres = (belongs.T.double() @ x) / counts.clamp(min=1)[:, None]
+        empty = (counts == 0).nonzero().flatten()
+        if len(empty):
             # An empty centre moves to the image that is worst served, a second one to the next.
-            worst = distance.min(axis=1).argsort()[::-1]
-            empty = np.flatnonzero(counts == 0)
+            worst = distance.amin(dim=1).argsort(descending=True, stable=True)
             centres[empty] = x[worst[: len(empty)]]
-    return float(_squared(x, centres, sizes).min(axis=1).sum()), centres
+    return float(_squared(x, centres, sizes).amin(dim=1).sum()), centres
 
 
-def _squared(x: Floats, centres: Floats, sizes: Floats) -> Floats:
+def _squared(x: Tensor, centres: Tensor, sizes: Tensor) -> Tensor:
     """Squared distances (n, k); `sizes` (n,) are the squared lengths of x."""
-    squared: Floats = np.maximum(sizes[:, None] - x @ (2 * centres).T + (centres**2).sum(axis=1), 0)
-    return squared
+    return (sizes[:, None] - x @ (2 * centres).T + centres.square().sum(dim=1)).clamp(min=0)

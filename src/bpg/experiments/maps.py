@@ -55,8 +55,8 @@ def spread_out(images: ImageSet, most: int) -> ImageSet:
 
 
 def _plane(features: Sequence[Tensor]) -> list[list[float]]:
-    points = tsne(torch.cat(list(features)).cpu().double().numpy())
-    return [[round(float(x), DIGITS), round(float(y), DIGITS)] for x, y in points]
+    points = tsne(torch.cat(list(features)))
+    return [[round(x, DIGITS), round(y, DIGITS)] for x, y in points.tolist()]
 
 
 def _border(model: Routable, tests: Sequence[TestSet], root: Path) -> list[dict[str, Any]]:

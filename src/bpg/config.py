@@ -7,6 +7,7 @@ which collects every fault before it speaks, each with the nearest right name.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field as dataclass_field
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import wraps
@@ -20,7 +21,14 @@ from bpg.errors import BPGError, SettingsError
 S = TypeVar("S")
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True)
+def later(default: Any) -> Any:
+    """The default of a setting that came when runs and models were kept already. While it has this value, what is named
+    by its settings is named without it: they keep their names.
+    """
+    return dataclass_field(default=default, metadata={"later": True})
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(later,))
 def settings(cls: type[S]) -> type[S]:
     """Make `cls` a frozen keyword-only dataclass that checks its values and refuses unknown keys."""
     made: Any = pydantic_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(cls)

@@ -31,9 +31,9 @@ from bpg.methods.icarl import ICaRL
 from bpg.methods.joint import Joint
 from bpg.methods.lucir import LUCIR
 from bpg.methods.parts.bias import Correction, held_out
-from bpg.methods.parts.heads import CosineHead
+from bpg.methods.parts.heads import OF, CosineHead
 from bpg.methods.parts.memory import Memory, MemorySettings, Replayed, herding, shares
-from bpg.methods.parts.single import OF, SingleLoss
+from bpg.methods.parts.single import SingleLoss
 from bpg.methods.parts.teacher import distillation
 from bpg.methods.parts.whole import Network, Whole
 from bpg.training import cross_entropy, fit

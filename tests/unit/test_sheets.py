@@ -24,7 +24,7 @@ from bpg.methods.icarl import ICaRL
 from bpg.methods.joint import Joint
 from bpg.methods.lucir import LUCIR
 from bpg.methods.lwf import LwF
-from bpg.methods.parts.single import OF
+from bpg.methods.parts.heads import OF
 from bpg.methods.parts.teacher import distillation
 from bpg.methods.parts.whole import Network, Whole
 from bpg.registry import METHODS

@@ -17,7 +17,7 @@ from bpg.errors import WrongUse
 from bpg.folders import cache_folder
 from bpg.methods.base import Isolated, Learner, is_routable
 from bpg.methods.pages import page
-from bpg.methods.parts.single import OF
+from bpg.methods.parts.heads import OF
 from bpg.methods.parts.states import classes_of, joined, without
 from bpg.registry import METHODS
 from bpg.store import State, digest_of, history, load_state, save_state

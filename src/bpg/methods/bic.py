@@ -14,20 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 
-from bpg.config import settings
+from bpg.config import later, settings
 from bpg.data.batches import FeatureBatches
 from bpg.data.domain import Domain
 from bpg.methods.base import prepared
 from bpg.methods.er import ERSettings
 from bpg.methods.parts.bias import Correction, corrected, held_out
+from bpg.methods.parts.heads import OF
 from bpg.methods.parts.memory import MemorySettings
-from bpg.methods.parts.single import OF
 from bpg.methods.parts.teacher import distillation
 from bpg.methods.parts.whole import Network, Whole
 from bpg.store import State
@@ -40,6 +40,7 @@ class BiCSettings(ERSettings):
 
     optimisation: Optimisation = Optimisation(epochs=15, lr=1e-3, weight_decay=5e-4)
     memory: MemorySettings = MemorySettings(choice="herding")
+    labels: Literal["expanded"] = later("expanded")  # a row of the head for each class of each domain
     temperature: PositiveFloat = 2.0  # tau of the distillation
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1  # of the kept images, and as many new ones
     correction: Optimisation = Optimisation(epochs=250, lr=0.1, optimizer="adamw", weight_decay=0.0)
@@ -51,7 +52,6 @@ class BiC(Whole):
     method = "bic"
     Settings = BiCSettings
     settings: BiCSettings
-    expanded: ClassVar[bool] = True
 
     def begin(self) -> None:
         super().begin()

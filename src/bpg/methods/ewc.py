@@ -51,7 +51,8 @@ class EWC(Whole):
         s, network = self.settings, self.grown(domain)
         anchor = deepcopy(network).requires_grad_(False)
         held = dict(anchor.named_parameters())
-        information = with_rows(self._information, self.classes, anchor.head.classes) if self._information else {}
+        before, after = self.network.head.classes, anchor.head.classes
+        information = with_rows(self._information, before, after) if self._information else {}
         most = 1 / max(s.optimisation.lr * s.strength, 1e-12)  # beyond it a step of gradient descent overshoots
         weights = {name: found.clamp(max=most) for name, found in information.items()}
 
@@ -64,7 +65,7 @@ class EWC(Whole):
             network,
             domain,
             self.backbone.preprocessing,
-            network.head.places(domain.classes),
+            self.rows(network, domain),
             images=s.images,
             seed=s.seed,
             device=self.backbone.device,

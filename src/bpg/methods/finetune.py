@@ -4,7 +4,8 @@ the lower yardstick of the field: what a method must beat to be worth its name.
 Trained: the whole network and one head.
 Stored: the network.
 Paper: none; settings as in PILOT (Sun et al., 2023, arXiv 2309.07117).
-Here: one head for the classes that all domains share.
+Here: one head for the classes that all domains share; `labels = "expanded"` gives every domain rows of its own, as
+class-incremental code does, of which the best answers for its class.
 """
 
 from __future__ import annotations

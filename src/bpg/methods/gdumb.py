@@ -44,5 +44,5 @@ class GDumb(Whole):
             raise WrongUse("GDumb keeps no images", wanted="memory.images above 0", came="0", remedy="Raise it.")
         network = self.grown(domain, self.build())
         memory = self.remembered(network, domain)
-        self.network = self.train(network, replace(domain, train=memory.images()))
+        self.network = self.train(network, replace(domain, train=memory.images(self.row)))
         self.memory = memory

@@ -24,6 +24,7 @@ from bpg.config import settings
 from bpg.data.domain import Domain
 from bpg.errors import WrongUse
 from bpg.methods.er import ERSettings
+from bpg.methods.parts.heads import per_class
 from bpg.methods.parts.memory import Memory, MemorySettings
 from bpg.methods.parts.single import Labels
 from bpg.methods.parts.teacher import held_to
@@ -89,7 +90,7 @@ class ICaRL(Whole):
     def forward(self, images: Tensor) -> Prediction:
         features, means = as_float64(F.normalize(self.network.net(images), dim=-1)), as_float64(self._means)
         distance = torch.cdist(features, means).square().masked_fill(~means.any(dim=1), FAR)
-        log_probs = self.per_class(-self.settings.sharpness * distance)
+        log_probs = per_class(-self.settings.sharpness * distance, self.network.head.classes)
         return Prediction(log_probs, None, torch.ones(len(images), dtype=torch.long))
 
     def state(self) -> State:

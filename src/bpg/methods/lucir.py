@@ -26,9 +26,9 @@ from bpg.config import settings
 from bpg.data.batches import FeatureBatches
 from bpg.data.domain import Domain
 from bpg.methods.er import ERSettings
-from bpg.methods.parts.heads import CosineHead, GrowingHead
+from bpg.methods.parts.heads import OF, CosineHead, GrowingHead
 from bpg.methods.parts.memory import Memory, MemorySettings
-from bpg.methods.parts.single import OF, Labels
+from bpg.methods.parts.single import Labels
 from bpg.methods.parts.whole import Network, Whole
 from bpg.training import Optimisation, cross_entropy
 

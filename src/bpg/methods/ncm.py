@@ -19,10 +19,12 @@ from torch import Tensor
 
 from bpg.backbones.backbone import FINISHED
 from bpg.compute import as_float64
-from bpg.config import settings
+from bpg.config import later, settings
 from bpg.data.domain import Domain
 from bpg.methods.base import Learner
+from bpg.methods.parts.heads import OF, classes_of, per_class
 from bpg.methods.parts.identity import check_classes, check_once
+from bpg.methods.parts.single import Labels
 from bpg.store import State
 from bpg.types import Prediction
 
@@ -33,6 +35,7 @@ class NCMSettings:
 
     seed: Annotated[int, Field(ge=0)] = 0  # nothing is drawn: every method takes one
     temperature: PositiveFloat = 0.05  # of the softmax over cosines
+    labels: Labels = later("shared")  # one mean for each class, or "expanded": one for each domain it is in
 
 
 class NCM(Learner):
@@ -43,39 +46,42 @@ class NCM(Learner):
     settings: NCMSettings
 
     def begin(self) -> None:
-        self._sums: dict[str, Tensor] = {}  # of unit-length features, (d,) float64, by class
+        self._sums: dict[str, Tensor] = {}  # of unit-length features, (d,) float64, by class, or by class and domain
         self._counts: dict[str, int] = {}
         self._domains: list[str] = []
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return tuple(sorted(self._sums))
+        return classes_of(list(self._sums))
 
     def learn(self, domain: Domain) -> None:
         check_classes(self.classes, domain.classes, allowed=self.allow_new_classes)
         check_once(domain.name, self._domains)
         found = self.survey(domain)
         features = found.features[FINISHED].double()
+        suffix = f"{OF}{domain.name}" if self.settings.labels == "expanded" else ""
         for label, name in enumerate(found.classes):
-            own = features[found.labels == label]
+            own, row = features[found.labels == label], name + suffix
             if len(own):
-                self._sums[name] = self._sums.get(name, torch.zeros_like(own[0])) + own.sum(dim=0)
-                self._counts[name] = self._counts.get(name, 0) + len(own)
+                self._sums[row] = self._sums.get(row, torch.zeros_like(own[0])) + own.sum(dim=0)
+                self._counts[row] = self._counts.get(row, 0) + len(own)
         self._domains = [*self._domains, domain.name]
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Prediction:
-        means = F.normalize(torch.stack([self._sums[name] for name in self.classes]), dim=1)
+        rows = sorted(self._sums)
+        means = F.normalize(torch.stack([self._sums[row] for row in rows]), dim=1)
         z = as_float64(self.backbone.embed(images))
-        log_probs = torch.log_softmax(z @ means.to(z).T / self.settings.temperature, dim=1)
+        log_probs = per_class(z @ means.to(z).T / self.settings.temperature, rows)
         return Prediction(log_probs, None, torch.ones(len(images), dtype=torch.long))
 
     def state(self) -> State:
         shared = {}
-        if self._sums:
-            shared["sums"] = torch.stack([self._sums[name] for name in self.classes])
-            shared["counts"] = torch.tensor([self._counts[name] for name in self.classes])
-        return self.make_state(shared=shared, facts={"classes": list(self.classes), "domains": self._domains})
+        rows = sorted(self._sums)
+        if rows:
+            shared["sums"] = torch.stack([self._sums[row] for row in rows])
+            shared["counts"] = torch.tensor([self._counts[row] for row in rows])
+        return self.make_state(shared=shared, facts={"classes": rows, "domains": self._domains})
 
     def restore(self, state: State) -> None:
         names, self._domains = state.facts["classes"], list(state.facts["domains"])

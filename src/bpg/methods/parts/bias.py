@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bpg.data.domain import Domain
-from bpg.methods.parts.single import OF
+from bpg.methods.parts.heads import OF
 from bpg.randomness import generator_of
 
 Scales = Mapping[str, tuple[float, float]]  # alpha and beta, by domain

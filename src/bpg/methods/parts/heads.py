@@ -1,4 +1,7 @@
-"""Heads that all domains share, and that new classes may be added to."""
+"""Heads that all domains share, and that new classes may be added to.
+
+A head has a row for each class, or for each class of each domain.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,24 @@ from torch import Tensor, nn
 
 from bpg.experts.head import LinearHead
 from bpg.randomness import generator_of
+
+OF = "\u241f"  # between class and domain in the name of a row, where every domain has its own
+
+
+def classes_of(rows: Sequence[str]) -> tuple[str, ...]:
+    """The classes that these rows of a head are of, sorted."""
+    return tuple(sorted({row.partition(OF)[0] for row in rows}))
+
+
+def per_class(logits: Tensor, rows: Sequence[str]) -> Tensor:
+    """Log-probabilities (B, C) from logits (B, rows): the best row of a class speaks for it."""
+    classes = classes_of(rows)
+    if classes != tuple(rows):
+        places = [classes.index(row.partition(OF)[0]) for row in rows]
+        owner = torch.tensor(places, device=logits.device).expand(len(logits), -1)
+        empty = logits.new_full((len(logits), len(classes)), -torch.inf)
+        logits = empty.scatter_reduce(1, owner, logits, "amax")
+    return torch.log_softmax(logits, dim=1)
 
 
 class GrowingHead(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import torch
@@ -19,8 +19,11 @@ SAME = ("sha256", "preprocessing", "precision")  # what makes a backbone the sam
 
 
 def as_json(settings: Any) -> dict[str, Any]:
-    """Settings as JSON gives them back: lists in the place of tuples."""
+    """Settings as JSON gives them back: lists in the place of tuples, and without what came `later` and is not used."""
     found: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+    for field in fields(settings):
+        if "later" in field.metadata and getattr(settings, field.name) == field.default:
+            del found[field.name]
     return found
 
 

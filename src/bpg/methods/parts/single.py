@@ -19,6 +19,7 @@ from bpg.data.batches import Batches
 from bpg.data.domain import Domain
 from bpg.data.images import ImageSet, sha256_of
 from bpg.methods.base import Learner, passed
+from bpg.methods.parts.heads import OF, classes_of, per_class
 from bpg.methods.parts.identity import check_classes, tensors_digest
 from bpg.methods.parts.memory import Memory, MemorySettings, Replayed
 from bpg.store import State
@@ -26,7 +27,6 @@ from bpg.training import Batched, Optimisation, cross_entropy
 from bpg.types import Prediction
 
 Labels = Literal["shared", "expanded"]
-OF = "\u241f"  # between class and domain in the name of a row, where every domain has its own
 NOTHING = MemorySettings(images=0)
 SingleLoss = Callable[[Any, Tensor, Tensor], Tensor]  # network, images (B, 3, H, W), rows of the head (B,) -> (B,)
 
@@ -68,8 +68,7 @@ class Single(Learner):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        rows: tuple[str, ...] = self.network.head.classes
-        return tuple(sorted({row.partition(OF)[0] for row in rows}))
+        return classes_of(self.network.head.classes)
 
     def row(self, name: str, domain: str) -> str:
         """The head's row for a class of a domain."""
@@ -154,18 +153,8 @@ class Single(Learner):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Prediction:
-        log_probs = self.per_class(as_float64(self.logits(self.network, images)))
+        log_probs = per_class(as_float64(self.logits(self.network, images)), self.network.head.classes)
         return Prediction(log_probs, None, torch.ones(len(images), dtype=torch.long))
-
-    def per_class(self, logits: Tensor) -> Tensor:
-        """Log-probabilities (B, C) from logits (B, rows): the best row of a class speaks for it."""
-        names = [row.partition(OF)[0] for row in self.network.head.classes]
-        if self.expanded:
-            place = {name: at for at, name in enumerate(self.classes)}
-            owner = torch.tensor([place[name] for name in names], device=logits.device).expand(len(logits), -1)
-            empty = logits.new_full((len(logits), len(place)), -torch.inf)
-            logits = empty.scatter_reduce(1, owner, logits, "amax")
-        return torch.log_softmax(logits, dim=1)
 
     def state(self) -> State:
         shared = {f"network/{name}": tensor for name, tensor in self.network.state_dict().items()}

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from bpg.backbones.backbone import Backbone
 from bpg.backbones.vit import ViT
-from bpg.config import settings
+from bpg.config import later, settings
 from bpg.data.images import ImageSet
 from bpg.data.transforms import Augmentation
 from bpg.methods.base import passed
 from bpg.methods.parts.heads import GrowingHead
-from bpg.methods.parts.single import Single
+from bpg.methods.parts.single import Labels, Single
 from bpg.training import Optimisation
 
 
@@ -28,6 +28,7 @@ class WholeSettings:
     seed: Annotated[int, Field(ge=0)] = 0
     optimisation: Optimisation = Optimisation(epochs=20, lr=1e-3, weight_decay=5e-4)
     augmentation: Augmentation = Augmentation()
+    labels: Labels = later("shared")  # one row of the head for each class, or "expanded": one for each domain it is in
 
 
 class Network(nn.Module):

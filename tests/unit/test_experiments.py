@@ -439,6 +439,25 @@ def test_costs_of_runs_on_machines_of_two_speeds_can_be_compared(tmp_path: Path)
     assert costs(both, "learning")["er"] == pytest.approx(spent[1] / spent[0])
 
 
+def surveyed(run: Run, place: Path, seconds: float) -> Run:
+    """The same run, as if it had looked at the features of each domain for so long before it learned."""
+    place.mkdir()
+    for line in run.times:
+        looked = {"of_it": {"survey": {"processor_seconds": seconds}}} if line["what"] == "learn" else {}
+        more = seconds if looked else 0.0
+        append_line(place / TIMES, line | {"processor_seconds": line["processor_seconds"] + more} | looked)
+    return Run(place, run.about, run.records)
+
+
+def test_features_cost_the_same_whether_they_were_in_the_cache_or_not(tmp_path: Path) -> None:
+    toy_folder(tmp_path / "data", count=6)
+    tuned, _, replaying = run_all(spec_in(tmp_path, text=KEEPERS), tmp_path / "out")
+    plain, found, made = (surveyed(replaying, tmp_path / str(took), took) for took in (0.0, 0.001, 7.0))
+    costing = {run.folder.name: costs([tuned, run], "learning")["er"] for run in (plain, found, made)}
+    assert costing["7.0"] == pytest.approx(costing["0.001"]) == pytest.approx(costing["0.0"])
+    assert costing["0.0"] > costs([tuned, slowed(replaying, tmp_path / "none", 1)], "learning")["er"]  # a pass more
+
+
 def test_a_report_escapes_what_others_named(ran: tuple[Path, Spec]) -> None:
     run = read_runs([ran[0] / "out"])[0]
     evil = "<script>alert(1)</script>|*x*"

@@ -152,7 +152,7 @@ def stuck_at_chance(run: Run) -> list[str]:
 
 def _summary(runs: Sequence[Run], finished: Sequence[Group]) -> Section:
     order = runs[0].order
-    columns = ["method", "answers by", "A_T", "mean", "A_bar", "F_T", "just learned", "stored MB", "seeds"]
+    columns = ["method", "answers by", "A_T", "mean", "A_bar", "F_T", "just learned", "model MB", "seeds"]
     rows: list[list[Cell]] = []
     for group in sorted(finished, key=lambda group: -fmean(group.over_seeds(average_accuracy, group.own))):
         for way in group.ways:
@@ -180,7 +180,8 @@ def _summary(runs: Sequence[Run], finished: Sequence[Group]) -> Section:
         "Who is right most often, by the method's own way to answer, comes first.",
         "A_T: percent right over all test images after the last domain (pooled). mean: over test sets. A_bar: the mean "
         "of A_1 to A_T. F_T: what old domains lost, on average over later steps; lower is better. just learned: the "
-        "mean over domains right after each. With several seeds: mean ± standard deviation.",
+        "mean over domains right after each. model MB: all that the model keeps beside the backbone, images and what "
+        "routers need among it. With several seeds: mean ± standard deviation.",
     ]
     return Section("Results", text, [Table(columns, rows)] if rows else [], warnings)
 
@@ -192,7 +193,7 @@ def _costs(finished: Sequence[Group]) -> Section:
     for group in finished:
         last = group.first.records[-1]
         trained = [time["trained"] for time in group.first.times if "trained" in time]
-        ratios = [_over(group, base, what) if base is not None else None for what in ("learn", "answer")]
+        ratios = [spread(found) if (found := _over(group, base, what)) else None for what in ("learn", "answer")]
         routing = last.get("routing_bytes", 0)
         stored = [_stored_numbers(last), (last["stored_bytes"] - routing) / 1e6]
         kept = [routing / 1e6 if routing else None, _kept_images(last)]
@@ -204,9 +205,12 @@ def _costs(finished: Sequence[Group]) -> Section:
         "backbone and kept images aside. stored MB: with kept images; those that are only referred to count by their "
         "paths alone, though the files must stay for the method to go on learning. routing MB: where the domains lie, "
         "at several depths, so that any router can answer for the method; it is not counted as stored, nor is its "
-        "making as learning. learning, answering: time over fine-tuning's with the same seed, on a CPU the "
-        "processor's, each counted in passes through the frozen backbone that were timed beside it, so that machines "
-        "of several speeds can be compared; answering by the method's own way, images prepared before."
+        "making as learning. Who answers by the nearest prototype needs those of the last depth, a sixth of it. "
+        "learning, answering: time over fine-tuning's with the same seed, on a CPU the processor's, each counted in "
+        "passes through the frozen backbone that were timed beside it, so that machines of several speeds can be "
+        "compared; answering by the method's own way, images prepared before. Frozen features that a method learns "
+        "from are counted as one pass of each image, whether they were computed or found in the cache. Times of one "
+        "seed are good to about a quarter."
     ]
     columns = ["method", "trained", "stored", "stored MB", "routing MB", "kept images", "learning", "answering"]
     return Section("What it costs", text, [Table(columns, rows)])
@@ -224,35 +228,42 @@ def _kept_images(record: Mapping[str, Any]) -> Cell:
     return f"{count:,} referred to" if record.get("kept_as") == "references" else count
 
 
-def _over(group: Group, base: Group, what: str) -> float | None:
-    """Time of learning a stream, or of answering, over that of `base`: the mean over seeds with passes beside both, or
-    over all, if there are none.
+def _over(group: Group, base: Group | None, what: str) -> list[float]:
+    """Time of learning a stream, or of answering, over that of `base`, for each seed with passes timed beside both, or
+    for all, if there are none.
     """
-    theirs = {run.seed: run for run in base.runs}
-    timed, untimed = [], []
+    theirs = {run.seed: run for run in base.runs} if base is not None else {}
+    timed: list[float] = []
+    untimed: list[float] = []
     for run in group.runs:
         its = theirs.get(run.seed)
-        mine, usual = _seconds(run, what), _seconds(its, what) if its is not None else None
-        if its is None or not mine or not usual:
+        passes = [_seconds(each, "pass") if each is not None else None for each in (run, its)]
+        if its is None or not (its_pass := passes[1] or _seconds(its, "answer")):  # fine-tuning's answers are passes
             continue
-        my_pass, its_pass = _seconds(run, "pass"), _seconds(its, "pass")
-        if my_pass and its_pass:
-            timed.append(mine / usual * its_pass / my_pass)
-        else:  # fine-tuning's answers are passes; who has none is taken to have run beside it
-            its_pass = _seconds(its, "answer")
-            untimed.append(mine / usual * (its_pass / my_pass if its_pass and my_pass else 1.0))
-    found = timed or untimed
-    return fmean(found) if found else None
+        my_pass = passes[0] or its_pass  # who has none is taken to have run beside it
+        mine, usual = _seconds(run, what, my_pass), _seconds(its, what, its_pass)
+        if mine and usual:
+            (timed if all(passes) else untimed).append(mine / my_pass / (usual / its_pass))
+    return timed or untimed
 
 
-def _seconds(run: Run, what: str) -> float | None:
-    """Of learning the stream; of answering or passing an image."""
+def _seconds(run: Run, what: str, a_pass: float = 0.0) -> float | None:
+    """Of learning the stream, where images pass in `a_pass`; of answering or passing an image."""
     lines = [time for time in run.times if time["what"] == what]
     key = "processor_seconds" if run.about["machine"]["device"] == "cpu" else "seconds"
     if not lines or any(key not in time for time in lines):
         return None
-    seconds = sum(time[key] - _routing_time(time, key) for time in lines)
-    return float(seconds if what == "learn" else seconds / sum(time["images"] for time in lines))
+    if what != "learn":
+        return float(sum(time[key] for time in lines) / sum(time["images"] for time in lines))
+    return float(sum(time[key] - _routing_time(time, key) + _not_cached(time, key, a_pass) for time in lines))
+
+
+def _not_cached(time: Mapping[str, Any], key: str, a_pass: float) -> float:
+    """What a survey would have taken more if none of its features had been in the cache; below zero, where images had
+    to be decoded first.
+    """
+    spent: Mapping[str, Any] = time.get("of_it", {})
+    return float(time["images"] * a_pass - spent["survey"][key]) if "survey" in spent else 0.0
 
 
 def _routing_time(time: Mapping[str, Any], key: str) -> float:

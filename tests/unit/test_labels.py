@@ -18,7 +18,9 @@ from bpg.methods.base import Learner
 from bpg.methods.parts.heads import OF, per_class
 from bpg.methods.parts.identity import as_json
 from bpg.registry import METHODS
+from bpg.training import cross_entropy
 from tests.toy import CLASSES, FAST, GENTLE, toy_backbone, toy_stream
+from tests.unit.test_rehearsal import caught, seen
 
 KEPT: dict[str, Any] = {"memory": {"images": 9}}
 OWN: dict[str, dict[str, Any]] = {
@@ -74,6 +76,46 @@ def test_rows_of_the_first_domain_stay_where_ewc_holds_them(stream: DomainStream
         return (head.weight[head.places([f"{name}{OF}red" for name in CLASSES])] - before).abs().mean()
 
     assert moved(1e6) < 0.5 * moved(0.0)
+
+
+def test_lwf_labels_train_the_new_rows_alone(stream: DomainStream) -> None:
+    learner: Any = METHODS["lwf"](toy_backbone(), labels="expanded", strength=0.0, **TRAINED)
+    learner.learn(stream.domains[0])
+    now = caught(learner, stream.domains[1])
+    images, rows = seen(learner, now.domain.train), learner.rows(now.network, now.domain)
+    labels = rows[torch.tensor(now.domain.train.labels)]
+    now.network.requires_grad_(True)
+    found = now.loss(now.network, images, labels)
+    assert_close(found, cross_entropy(now.network(images)[:, rows], torch.tensor(now.domain.train.labels)))
+    found.sum().backward()
+    moved = now.network.head.weight.grad.abs().sum(dim=1) > 0
+    assert [row for row, own in zip(now.network.head.classes, moved, strict=True) if own] == [
+        f"{name}{OF}blue" for name in CLASSES
+    ]
+
+
+@pytest.mark.parametrize("name", ["er", "derpp"])
+def test_kept_images_come_back_under_their_own_domains_rows(name: str, stream: DomainStream) -> None:
+    learner: Any = METHODS[name](toy_backbone(), labels="expanded", **TRAINED | OWN[name])
+    learner.learn(stream.domains[0])
+    network = learner.grown(stream.domains[1])
+    rows = learner.replayed(network, stream.domains[1])["rows"]
+    named = [network.head.classes[row] for row in rows]
+    assert named[:3] == [f"{own}{OF}blue" for own in CLASSES]
+    assert named[3:] == [f"{each.name}{OF}red" for each in learner.memory.kept]
+
+
+def test_logits_that_were_not_known_take_nothing_from_those_that_were(stream: DomainStream) -> None:
+    def pull(labels: str) -> Tensor:
+        learner: Any = METHODS["derpp"](toy_backbone(), labels=labels, beta=0.0, **TRAINED | KEPT)
+        learner.learn(stream.domains[0])
+        learner._logits = learner._logits + 1.0  # each known one is off by one
+        now = caught(learner, stream.domains[1])
+        kept = seen(learner, learner.memory.images())
+        found: Tensor = now.loss(now.network, kept, torch.arange(3, 3 + len(kept)))
+        return found.detach()
+
+    assert_close(pull("expanded"), pull("shared"), rtol=1e-3, atol=1e-3)  # 3 alpha, whatever the rows
 
 
 def test_in_one_domain_nearest_means_are_the_same_in_both_modes(stream: DomainStream) -> None:

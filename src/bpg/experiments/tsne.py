@@ -26,7 +26,7 @@ def tsne(points: Tensor, *, perplexity: float = 30.0, steps: int = 1000) -> Tens
     stay where the principal components put them. Time and memory grow with n squared: 300 points take half a second,
     1,500 a quarter of a minute.
     """
-    features = points.cpu().double()
+    features = points.detach().cpu().double()
     count = len(features)
     places = _start(features)
     if count <= FEW:
@@ -45,7 +45,9 @@ def tsne(points: Tensor, *, perplexity: float = 30.0, steps: int = 1000) -> Tens
 
 
 def affinities(points: Tensor, perplexity: float = 30.0) -> Tensor:
-    """p_ij (n, n), symmetric with sum 1: how likely i and j are neighbours, each seeing `perplexity` others."""
+    """p_ij (n, n), symmetric with sum 1: how likely i and j of `points` (n, d) are neighbours, each seeing `perplexity`
+    others.
+    """
     count = len(points)
     apart = _squares(points - points.mean(0))  # far from the origin, squares lose digits
     apart /= float(apart.mean()) or 1.0  # widths are sought on a scale that does not depend on the features' own

@@ -57,7 +57,8 @@ class DERpp(Whole):
             logits = network(images)
             task = self.named(logits, replay["rows"].to(labels.device)[labels])
             old = wanted[(labels - first).clamp(0, second - first - 1)]
-            apart = torch.where(old.isnan(), 0.0, logits - old).square().mean(dim=1)
+            unknown = old.isnan()
+            apart = torch.where(unknown, 0.0, logits - old).square().sum(dim=1) / (~unknown).sum(dim=1).clamp(min=1)
             again = torch.where(labels < second, s.alpha * apart, s.beta * task)
             return 3 * torch.where(labels < first, task, again)  # the mean over three draws of one size
 

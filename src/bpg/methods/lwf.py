@@ -5,8 +5,10 @@ Trained: the whole network and one head.
 Stored: the network.
 Paper: Li and Hoiem, "Learning without Forgetting", ECCV 2016, arXiv 1606.09282.
 Here: the classes of all domains are the same, so that teacher and student share one head. The teacher sees the same
-crop as the student. The distillation is a cross-entropy at a temperature, without the factor of its square (PyCIL). One
-rate of 1e-3 trains backbone and head, as PILOT fine-tunes, where others give the head 1e-2.
+crop as the student. The distillation is a cross-entropy at a temperature, without the factor of its square (PyCIL).
+With `labels = "expanded"`, labels train the new domain's rows and the teacher the old ones; the new ones have no
+training of their own before. One rate of 1e-3 trains backbone and head, as PILOT fine-tunes, where others give the head
+1e-2.
 """
 
 from __future__ import annotations
@@ -36,5 +38,6 @@ class LwF(Whole):
 
     def learn(self, domain: Domain) -> None:
         s, network = self.settings, self.grown(domain)
-        loss = held_to(self.network, self, network, strength=s.strength, temperature=s.temperature)
+        new = self.rows(network, domain).sort().values if self.expanded else None  # an old row is the teacher's alone
+        loss = held_to(self.network, self, network, strength=s.strength, temperature=s.temperature, among=new)
         self.network = self.train(network, domain, loss)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -22,7 +22,10 @@ def as_json(settings: Any) -> dict[str, Any]:
     """Settings as JSON gives them back: lists in the place of tuples, and without what came `later` and is not used."""
     found: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
     for field in fields(settings):
-        if "later" in field.metadata and getattr(settings, field.name) == field.default:
+        value = getattr(settings, field.name)
+        if is_dataclass(value):
+            found[field.name] = as_json(value)
+        elif "later" in field.metadata and value == field.default:
             del found[field.name]
     return found
 

@@ -10,10 +10,19 @@ from torch import Tensor
 from bpg.methods.parts.single import Single, SingleLoss
 
 
-def held_to(teacher: Any, learner: Single, network: Any, *, strength: float, temperature: float) -> SingleLoss | None:
+def held_to(
+    teacher: Any,
+    learner: Single,
+    network: Any,
+    *,
+    strength: float,
+    temperature: float,
+    among: Tensor | None = None,
+) -> SingleLoss | None:
     """The task of `network`, which also is to answer as its `teacher`, the network before; None if that knew nothing.
 
-    The teacher sees the same crops.
+    The teacher sees the same crops. The task is to tell a class from all others, or from those `among` these rows
+    (ascending) alone.
     """
     known = teacher.head.classes
     if not known:
@@ -25,6 +34,9 @@ def held_to(teacher: Any, learner: Single, network: Any, *, strength: float, tem
         with torch.no_grad():
             wanted = learner.logits(teacher, images)
         kept = distillation(logits[:, places.to(logits.device)], wanted, temperature=temperature)
+        if among is not None:
+            own = among.to(logits.device)
+            logits, rows = logits[:, own], torch.searchsorted(own, rows)
         return learner.named(logits, rows) + strength * kept
 
     return loss

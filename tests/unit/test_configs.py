@@ -12,7 +12,13 @@ from bpg.experiments.spec import CONFIGS, Cell, Spec, cells, read_spec
 from bpg.registry import METHODS
 
 BUDGETS = {"domainnet": 50 * 345, "cddb-hard": 50 * 2 * 5, "core50": 50 * 50}  # images in a rehearsal memory
-VARIANTS = {"bpg-clip": "bpg", "pina-clip": "pina", "soyo-clip": "soyo", "l2p-memory": "l2p"}  # of a method
+VARIANTS = {  # of a method
+    "bpg-clip": "bpg",
+    "pina-clip": "pina",
+    "soyo-clip": "soyo",
+    "l2p-memory": "l2p",
+    "joint_probe": "ranpac",
+}
 ON_CLIP = {"s_liprompts"} | {name for name in VARIANTS if name.endswith("-clip")}
 SOURCE = re.compile(
     r"arXiv \d{4}\.\d{4,5}|\b(CVPR|ICCV|ECCV|WACV|NeurIPS|ICML|ICLR|AAAI|IJCV|TPAMI|PNAS) \d{4}|\bno paper\b"

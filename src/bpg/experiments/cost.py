@@ -61,7 +61,7 @@ COST = {
     "dualprompt": Passes(3.2, 1.0, 0.0),
     "coda_prompt": Passes(3.2, 0.0, 2.0),
     "c_prompt": Passes(3.3, 1.0, 0.0),
-    "ka_prompt": Passes(3.3, 2.0, 0.0),
+    "ka_prompt": Passes(5.6, 2.0, 0.0),  # a second pass aligns the prompts
     "ranpac": Passes(1.0, 1.0, 1.0),  # trained on the first domain alone
 }
 SPEAKING = 0.6  # experts that run for a test image, of all domains learned, under the usual ways together
@@ -108,7 +108,7 @@ def passes_of(job: Job, sizes: Sizes) -> float:
         seen = sum(sizes.train[:stage]) if cell.method == "joint" else images
         if cell.method == "gdumb":
             seen = min(settings.memory.images, sum(sizes.train[:stage]))
-        if cell.method == "ranpac" and stage > 1:
+        if cell.method == "ranpac" and (stage > 1 or not settings.rank):
             seen = 0
         total += seen * epochs * cost.train + images * cost.once
         tested = sum(sizes.test[:stage]) if len(sizes.test) == len(sizes.train) else sum(sizes.test)

@@ -32,6 +32,10 @@ TEXT: dict[str, Any] = BRISK | {"head": "text", "where": "shallow"}
 WITH_NAMES = {"s_liprompts": BRISK, "pina": TEXT, "soyo": TEXT}  # methods that classify by the names of classes
 
 
+def test_no_method_is_left_out() -> None:
+    assert {cell.method for cell in CELLS.values()} | set(WITH_NAMES) == set(METHODS._shipped)  # without plug-ins
+
+
 def few(images: ImageSet) -> ImageSet:
     return images.subset(at for at, label in enumerate(images.labels) if label < FEW)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bpg.errors import WrongUse
+from bpg.experiments.scale import read_scale, streams_of
 from bpg.experiments.spec import CONFIGS, Cell, Spec, cells, read_spec
 from bpg.registry import METHODS
 
@@ -106,3 +107,14 @@ def test_ships_under_a_name_and_a_near_one_is_told() -> None:
     assert read_spec("domainnet/bpg") == read_spec(CONFIGS / "domainnet" / "bpg.toml")
     with pytest.raises(WrongUse, match="domainnet/bpg ships with the package"):
         read_spec("domainnet/bgp")
+
+
+def test_a_folder_of_images_does_not_hide_the_settings_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pacs" / "photo").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert read_spec("pacs") == read_spec(CONFIGS / "pacs.toml")
+    assert "bpg" in streams_of(read_scale("small"))["domainnet"].labels
+    (tmp_path / "pacs" / "own.toml").write_text((CONFIGS / "domainnet" / "ncm.toml").read_text())
+    assert streams_of(read_scale("small"))["domainnet"].labels == ["ncm"]  # a folder with settings is meant

@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from bpg.config import parse, settings
 from bpg.errors import WrongUse, unknown_name
-from bpg.experiments.spec import Cell, Spec, cells, read_document, shipped, spec_of
+from bpg.experiments.spec import Cell, Spec, cells, locate, read_document, spec_of
 
 SCALES = ("paper", "small", "demo")
 STREAMS = {"domainnet": "DomainNet", "cddb": "CDDB", "core50": "CORe50"}
@@ -95,7 +95,7 @@ class Stream:
 
     def __init__(self, name: str, given: StreamSettings) -> None:
         self.name, self.note = name, given.note
-        place = Path(given.config) if Path(given.config).exists() else shipped(given.config)
+        place = locate(given.config)
         sources = sorted(place.glob("*.toml")) if place.is_dir() else [place]
         documents = [read_document(source, given.changes) for source in sources]
         self._documents = {

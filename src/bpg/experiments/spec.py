@@ -116,19 +116,22 @@ class Cell:
         return first | dict(self.options) if is_routable(method) else {}
 
 
-def shipped(name: str | Path) -> Path:
-    """The settings file or the folder of them that ships under `name`, such as emoji or domainnet/bpg."""
-    place = CONFIGS / name
-    return place if place.is_dir() else place.with_name(f"{place.name}.toml")
+def locate(name: str | Path) -> Path:
+    """The settings file or the folder of them at the path `name`, or what ships as, say, emoji or domainnet/bpg.
+
+    A folder without settings is not meant: images may lie in one that is called as their benchmark.
+    """
+    place, ships = Path(name), CONFIGS / name
+    if place.is_file() or any(place.glob("*.toml")):
+        return place
+    ships = ships if ships.is_dir() else ships.with_name(f"{ships.name}.toml")
+    return ships if ships.exists() else place
 
 
 def read_document(file: str | Path, changes: Sequence[str] = ()) -> dict[str, Any]:
     """What stands in a TOML `file`, or in the one that ships under that name, with `changes` of the form a.b=c."""
-    place = Path(file)
-    if not place.exists() and shipped(file).is_file():
-        place = shipped(file)
     try:
-        document = tomllib.loads(place.read_text(encoding="utf-8-sig"))
+        document = tomllib.loads(locate(file).read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         came = getattr(error, "strerror", None) or str(error)
         names = sorted(path.relative_to(CONFIGS).with_suffix("").as_posix() for path in CONFIGS.rglob("*.toml"))

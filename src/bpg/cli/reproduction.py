@@ -22,7 +22,7 @@ from bpg.experiments.cost import GPUS, UTILISATION, sizes_of
 from bpg.experiments.engines import ENGINES, Means, check_failures
 from bpg.experiments.grid import Grid, Standing, parts_of
 from bpg.experiments.paper import ITEMS, Item, Setup, jobs_of, run, to_follow
-from bpg.experiments.readiness import looks_done, missing, survey_like, to_fetch
+from bpg.experiments.readiness import missing, result_like, to_fetch
 from bpg.experiments.records import write_json
 from bpg.experiments.scale import SCALES, Job, read_scale, streams_of
 from bpg.experiments.workshop import read_survey
@@ -37,10 +37,15 @@ def setup_of(scale: str, grid: Grid, runs: Path, *, planned: bool = False) -> Se
     found = read_scale(scale)
 
     def surveyed(job: Job) -> dict[str, Any] | None:
-        folder = grid.result(job, runs)
-        return read_survey(folder) if folder is not None else survey_like(job, runs) if planned else None
+        folder = result_of(grid, job, runs) or (result_like(job, runs) if planned else None)
+        return None if folder is None else read_survey(folder)
 
     return Setup(found, streams_of(found), surveyed)
+
+
+def result_of(grid: Grid, job: Job, runs: Path) -> Path | None:
+    """The folder with the result of a job; of one that cannot be asked for here, of what looks the same."""
+    return grid.result(job, runs) or (result_like(job, runs) if missing(job) is not None else None)
 
 
 def items_of(names: Sequence[str]) -> list[Item]:
@@ -148,7 +153,12 @@ def reproduce_items(
         for reason in dict.fromkeys(lacking.values()):
             if reason not in told:
                 told.append(reason)
-                common.say(f"note: {reason}: {_some([j for j in jobs if lacking.get(j.key) == reason])} left out")
+                these = [job for job in jobs if lacking.get(job.key) == reason]
+                there = [job for job in these if result_of(grid, job, runs) is not None]
+                if there:
+                    common.say(f"note: {reason}: {len(there)} finished jobs are known by their settings alone")
+                if out_of_reach := [job for job in these if job not in there]:
+                    common.say(f"note: {reason}: {_some(out_of_reach)} left out")
         ready = [job for job in jobs if job.key not in lacking]
         if split:
             runs_left = [job for job in ready if grid.result(job, runs) is None]
@@ -170,10 +180,11 @@ def reproduce_items(
     standings = [grid.standing(job, runs) for job in ready]
     setup = setup_of(scale, grid, runs)
     every = jobs_of(items, setup)  # also what was not asked for this time
+    folders = {job.key: folder for job in every if (folder := result_of(grid, job, runs)) is not None}
     results = Results(
         setup,
-        {job.key: folder for job in every if (folder := grid.result(job, runs)) is not None},
-        {job.key: reason for job in every if (reason := missing(job)) is not None}
+        folders,
+        {job.key: reason for job in every if job.key not in folders and (reason := missing(job)) is not None}
         | {s.job.key: f"failed: {s.reason}" for s in standings if s.state == "failed"},
         whole=scale == "paper",
     )
@@ -185,7 +196,7 @@ def reproduce_items(
     else:
         for file in files:
             print(file)
-    common.say(f"{len(items)} tables and figures from {len(standings)} jobs in {_long(time.monotonic() - began)}.")
+    common.say(f"{len(items)} tables and figures from {len(folders)} jobs in {_long(time.monotonic() - began)}.")
     check_failures(standings)
 
 
@@ -203,6 +214,8 @@ def latency_of(results: Results, means: Means, out: Path) -> dict[str, Any] | No
     kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if kept.get("of") == asked:
         return kept
+    if missing(job) is not None:
+        return None
     made = latency(means.workshop(out).backbone(job.spec()[0]), ranks, experts=experts) | {"of": asked}
     write_json(file, made)
     return made
@@ -259,7 +272,7 @@ def list_items(common: Common, scale: str, out: Path, runs: Path) -> None:
 
 
 def _is_done(grid: Grid, job: Job, runs: Path) -> bool:
-    return grid.result(job, runs) is not None or looks_done(job, runs)
+    return grid.result(job, runs) is not None or result_like(job, runs) is not None
 
 
 def _shape(job: Job) -> tuple[str, int | None]:

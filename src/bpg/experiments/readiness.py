@@ -27,7 +27,7 @@ def missing(job: Job) -> str | None:
     """What a job lacks, in words; None where it lacks nothing."""
     lacks = (
         _weights(job.document["backbone"]["source"]),
-        _data(json.dumps(job.document["data"], sort_keys=True)),
+        _data_missing(job),
     )
     return " and ".join(filter(None, lacks)) or None
 
@@ -38,16 +38,20 @@ def to_fetch(job: Job) -> str | None:
     return f"the weights of {source} would come from the hub" if _away(source) and not _offline() else None
 
 
-def looks_done(job: Job, runs: Path) -> bool:
-    """Whether below `runs` there is the result of a job by its settings, on as many images, whoever left it there.
+def result_like(job: Job, runs: Path) -> Path | None:
+    """The folder below `runs` with the result of a job by its settings, on as many images, whoever left it there.
 
-    That its images and weights are those that are here is seen when the job is asked for.
+    That its images and weights are those that are here is seen when the job is asked for. Where there are no images
+    here, their number is not compared either.
     """
-    if job.kind == "survey":
-        return survey_like(job, runs) is not None
-    if job.kind != "run":
-        return False
+    if job.kind == "part":
+        return None
     spec, cell = job.spec()
+    counted = _data_missing(job) is None
+    return _survey_like(spec, cell, runs, counted) if job.kind == "survey" else _run_like(spec, cell, runs, counted)
+
+
+def _run_like(spec: Spec, cell: Cell, runs: Path, counted: bool) -> Path | None:
     own = {
         "label": cell.label,
         "method": cell.method,
@@ -67,23 +71,22 @@ def looks_done(job: Job, runs: Path) -> bool:
         alike = all(about[key] == value for key, value in own.items())
         sized = spec.backbone.image_size in (None, ran["preprocessing"]["size"])
         fits = sized and ran["precision"] == spec.backbone.precision and _named(ran["name"], spec.backbone.source)
-        if run.finished and alike and fits and _same_images(train, spec) and tested == sum(sizes_of(spec).test):
-            return True
-    return False
+        same = _same_images(train, spec, counted) and (not counted or tested == sum(sizes_of(spec).test))
+        if run.finished and alike and fits and same:
+            return run.folder
+    return None
 
 
-def survey_like(job: Job, runs: Path) -> dict[str, Any] | None:
-    """What a survey below `runs` found by the rule of a job, on as many images."""
-    spec, cell = job.spec()
+def _survey_like(spec: Spec, cell: Cell, runs: Path, counted: bool) -> Path | None:
     settings = as_json(_settings(cell))
     for folder in sorted((runs / spec.name).glob("survey-*")):
         found = read_survey(folder)
         if found is None or any(settings[key] != value for key, value in found["rule"].items()):
             continue
         train = {domain["name"]: domain["images"] for domain in found["domains"]}
-        same = settings["expert"] == found["expert"] and _same_images(train, spec)
+        same = settings["expert"] == found["expert"] and _same_images(train, spec, counted)
         if same and _named(found["named"]["name"], spec.backbone.source):
-            return found
+            return folder
     return None
 
 
@@ -91,9 +94,10 @@ def _settings(cell: Cell) -> Any:
     return METHODS[cell.method].Settings(seed=cell.seed, **cell.values)
 
 
-def _same_images(train: Mapping[str, int], spec: Spec) -> bool:
-    """Whether these are the domains of a spec, in its order, with as many training images."""
-    return list(train) == list(order_of(spec.data, list(train))) and tuple(train.values()) == sizes_of(spec).train
+def _same_images(train: Mapping[str, int], spec: Spec, counted: bool) -> bool:
+    """Whether these are the domains of a spec, in its order, with as many training images if they are `counted`."""
+    ordered = list(train) == list(order_of(spec.data, list(train)))
+    return ordered and (not counted or tuple(train.values()) == sizes_of(spec).train)
 
 
 @cache
@@ -127,6 +131,10 @@ def _away(source: str) -> bool:
 
 def _offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def _data_missing(job: Job) -> str | None:
+    return _data(json.dumps(job.document["data"], sort_keys=True))
 
 
 @cache

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from bpg.cli.reproduction import seconds_left
 from bpg.errors import WrongUse
+from bpg.experiments.grid import Standing
 from bpg.experiments.paper import ITEMS, Setup, adaptive, equivalent, jobs_of, run, uniform
 from bpg.experiments.scale import SCALES, STREAMS, Job, paper, read_scale, streams_of
 from bpg.registry import METHODS
@@ -192,6 +194,17 @@ def test_figures_of_one_seed_ask_for_one() -> None:
         *(f"bpg-r{r}" for r in (4, 16, 64, 256, 1024)),
     }
     assert {job.seed for job in jobs_of([ITEMS["ranks"]], made)} == {0, 1, 2}
+
+
+def test_the_time_left_follows_from_jobs_of_the_same_kind() -> None:
+    first = setup("demo").first
+    survey = Standing(first.survey(0), "done", seconds=7)
+    ncm, bpg, left = run(first, "ncm", 0), run(first, "bpg", 0), run(first, "bpg", 1)
+    assert seconds_left([survey, Standing(ncm, "waiting")], 1) is None  # a survey tells nothing of a run
+    known = [survey, Standing(ncm, "done", seconds=10), Standing(bpg, "done", seconds=100)]
+    assert seconds_left([*known, Standing(left, "running", seconds=40)], 1) == 60
+    assert seconds_left([*known, Standing(run(first, "er", 0), "waiting"), Standing(left, "waiting")], 2) == 100
+    assert seconds_left(known, 1) == 0
 
 
 def test_no_difference_is_taken_across_kinds_of_averages_or_on_other_data(printed: Results, tmp_path: Path) -> None:

@@ -389,20 +389,23 @@ def show_status(common: Common, out: Path, runs: Path, *, processes: int | None)
 
 
 def seconds_left(standings: Sequence[Standing], processes: int) -> float | None:
-    """From what finished jobs took: another takes as long as the mean of its method, or of its kind, or of all."""
+    """From what finished jobs took: another takes as long as the mean of its method, or of its kind.
+
+    None where none of a kind is finished: what surveys took tells nothing of runs.
+    """
     taken: dict[tuple[str, ...], list[float]] = {}
     for standing in standings:
         if standing.state == "done" and standing.seconds > 1:  # less takes who finds it done
             job = standing.job
-            for group in ((job.kind, job.label), (job.kind,), ()):
+            for group in ((job.kind, job.label), (job.kind,)):
                 taken.setdefault(group, []).append(standing.seconds)
-    if not taken:
-        return None
     rest = [0.0]
     for standing in standings:
         if standing.state not in ("done", "failed"):
             job = standing.job
-            usual = next(taken[group] for group in ((job.kind, job.label), (job.kind,), ()) if group in taken)
+            usual = taken.get((job.kind, job.label)) or taken.get((job.kind,))
+            if usual is None:
+                return None
             rest.append(max(0.0, fmean(usual) - standing.seconds))
     return max(sum(rest) / processes, *rest)
 

@@ -117,6 +117,7 @@ def _drawn(setup: Setup) -> Iterator[Job]:
 
 
 def _ranks(setup: Setup) -> Iterator[Job]:
+    yield setup.first.survey(setup.scale.seeds[0])
     for r0 in setup.scale.r0s:
         yield setup.first.survey(setup.scale.seeds[0], r0=r0)
     for seed in setup.scale.seeds:

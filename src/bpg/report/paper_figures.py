@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from bpg.report.blocks import (
     Vote,
 )
 from bpg.report.contents import Group
-from bpg.report.reproduction import Made, Results, measured, sources, told
+from bpg.report.reproduction import Made, Results, gained, measured, sources, told
 
 if TYPE_CHECKING:
     from bpg.report.blocks import Pixels
@@ -87,10 +87,48 @@ def ranks(results: Results) -> Made:
     blocks: list[Block] = [
         Figure("Hidden dimension", [panels], caption=caption),
         Table(columns, rows, title="Ours"),
+        *_equal_size(sized, even, equal),
+        *_by_domain(even, _separability(results)),
         Table(["model", "A_T hard", "F_T hard"], theirs, title="What the paper prints of its figure, on DomainNet"),
-        *sources(used, results.named(*(setup.first.survey(seeds[0], r0=r0) for r0 in setup.scale.r0s))),
+        *sources(
+            used,
+            results.named(
+                *(setup.first.survey(seeds[0], r0=r0) for r0 in setup.scale.r0s), setup.first.survey(seeds[0])
+            ),
+        ),
     ]
     return [], blocks, []
+
+
+def _equal_size(
+    sized: Mapping[int, Group | None], even: Mapping[int, Group | None], equal: Mapping[int, int | None]
+) -> list[Block]:
+    """What adapting r to the domains brings over one r for all with as many parameters."""
+    rows: list[list[Cell]] = []
+    for r0, group in sized.items():
+        r = equal[r0]
+        if group is None or r is None or even[r] is None:
+            continue
+        ways = [(way, measure) for way in ("hard", "soft") for measure in (average_accuracy, forgetting)]
+        gains = [gained(group, way, even[r], way, measure) for way, measure in ways]
+        rows.append([f"r_0 = {r0} over r = {r}", *gains])
+    columns = ["model", "A_T hard", "F_T hard", "A_T mixed", "F_T mixed"]
+    return [Table(columns, rows, title="Ours, adaptive over uniform of the same size, within a seed")] if rows else []
+
+
+def _by_domain(even: Mapping[int, Group | None], separable: Mapping[str, float]) -> list[Block]:
+    """Which r suits each domain, the easiest first."""
+    known = {r: group for r, group in even.items() if group is not None}
+    if not known or not separable:
+        return []
+    rows: list[list[Cell]] = []
+    for domain in sorted(separable, key=lambda name: -separable[name]):
+        right = {r: [_own_accuracy(run, domain) for run in group.runs] for r, group in known.items()}
+        best = max(right, key=lambda r: fmean(right[r]))
+        rows.append([domain, f"{separable[domain]:.3f}", *(told(values) for values in right.values()), best])
+    columns = ["domain", "s_t", *(f"r = {r}" for r in known), "best r"]
+    note = "The easiest domain first. Percent right of a domain's test images by its own expert."
+    return [Table(columns, rows, title="Ours, by domain", notes=[note])]
 
 
 def _point(x: float, group: Group, measure: Callable[[Counts], float], note: str = "") -> Point:

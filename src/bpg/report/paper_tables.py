@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from bpg.report.reproduction import (
     Made,
     Results,
     compared,
+    gained,
     mean_of,
     measured,
     printed,
@@ -224,8 +224,6 @@ def components(results: Results) -> Made:
 def _gains(results: Results, stream: Stream) -> list[str]:
     """What each component adds within our own runs, seed by seed."""
     both, prompts = results.of(stream, "bpg"), results.of(stream, PROMPTS)
-    if both is None or prompts is None:
-        return []
     found = []
     for what, (group, way), (base, own) in (
         ("adapters, hard", (both, "hard"), (prompts, "hard")),
@@ -233,20 +231,10 @@ def _gains(results: Results, stream: Stream) -> list[str]:
         ("the mixture, without adapters", (prompts, "soft"), (prompts, "hard")),
         ("the mixture, with adapters", (both, "soft"), (both, "hard")),
     ):
-        mine, its = _by_seed(group, way), _by_seed(base, own)
-        gains = [mine[seed] - its[seed] for seed in mine if seed in its]
-        if gains:
-            found.append(f"{what} {_signed(gains)}")
+        gain = gained(group, way, base, own, average_accuracy)
+        if gain is not None:
+            found.append(f"{what} {gain}")
     return ["Ours, what is added to A_T within a seed: " + "; ".join(found) + "."] if found else []
-
-
-def _by_seed(group: Group, way: str) -> dict[int, float]:
-    return {run.seed: average_accuracy(run.counts(way)) for run in group.runs}
-
-
-def _signed(values: Sequence[float]) -> str:
-    text = f"{round(fmean(values), 2) + 0.0:+.2f}"  # no minus before a zero
-    return text + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 
 def _no_clip(results: Results) -> list[str]:
@@ -297,9 +285,7 @@ def _gain_table(
             own, plugged = its[method, "own"].get(key), its[method, "bpg-inference"].get(key)
             across = key == "A_T" and kinds[label] == "mean"
             cells.append(f"{plugged - own:+.2f}" if own is not None and plugged is not None and not across else None)
-            mine = list(zip(measured(group, "soft", measure), measured(group, _own_way(group), measure), strict=True))
-            apart = [soft - hard for soft, hard in mine if soft == soft and hard == hard]
-            cells.append(_signed(apart) if apart else None)
+            cells.append(gained(group, "soft", group, _own_way(group), measure))
         rows.append([method, *cells])
     columns = ["method", "gain of A_T, paper", "ours", "change of F_T, paper", "ours"]
     return Table(columns, rows, title="What it brings", notes=[GAINS])
@@ -325,7 +311,13 @@ def tuning(results: Results) -> Made:
                 rows.append([parts, what, *_pair(results, group, way, its[sized, mixed][what.lower()])])
                 if group is not None:
                     used[f"{title}, {label}"] = group
-        blocks.append(compared(results, ["parts", "tuned by", *PAIR], rows, title=title, notes=[POOLED]))
+        apart = {
+            how: gained(results.of(stream, LORA), way, results.of(stream, "bpg"), way, average_accuracy)
+            for how, way in (("hard", "hard"), ("mixed", "soft"))
+        }
+        found = [f"{how} {gain}" for how, gain in apart.items() if gain is not None]
+        notes = [POOLED, *([f"Ours, LoRA over adapters within a seed: {'; '.join(found)}."] if found else [])]
+        blocks.append(compared(results, ["parts", "tuned by", *PAIR], rows, title=title, notes=notes))
     return ["LoRA on q and v, with the adapters' r_t."], [*blocks, *sources(used)], []
 
 
@@ -364,16 +356,14 @@ def weighting(results: Results) -> Made:
     """How those who are let through are weighed."""
     its = results.paper["ablation_weighting_domainnet"]
     group = results.of(results.setup.first, "bpg")
-    base = measured(group, "hard", average_accuracy)
     rows: list[list[Cell]] = []
     for key, name in WEIGHTINGS.items():
         way = "soft" if key == "threshold+l1" else key
-        mine = measured(group, way, average_accuracy)
-        gain = [m - b for m, b in zip(mine, base, strict=True)] if mine and base else []
+        gain = gained(group, way, group, "hard", average_accuracy)
         cells = _pair(results, group, way, its[key])
         if key == "mean":
             cells[4] = None  # as in the paper, which has none for it
-        rows.append([name, *cells, f"{its[key]['A_T'] - its['hard']['A_T']:+.2f}", _signed(gain) if gain else None])
+        rows.append([name, *cells, f"{its[key]['A_T'] - its['hard']['A_T']:+.2f}", gain])
     columns = ["weights", *PAIR, "over hard, paper", "over hard, ours"]
     blocks = [
         compared(results, columns, rows, notes=[POOLED, SAME_WEIGHTS, "Mean has no F_T in the paper."]),

@@ -6,8 +6,9 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isnan
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from bpg.experiments.manifest import data_name
@@ -87,6 +88,19 @@ class Results:
 def measured(group: Group | None, way: str, measure: Callable[[Counts], float]) -> list[float]:
     """A measure of each seed; empty where nothing ran."""
     return group.over_seeds(measure, way) if group is not None and way in group.first.records[-1]["ways"] else []
+
+
+def gained(group: Group | None, way: str, base: Group | None, own: str, measure: Callable[[Counts], float]) -> Cell:
+    """How much more a measure is for `group` answering in a way than for `base` in its `own`, within a seed."""
+    after, before = (
+        dict(zip((run.seed for run in of.runs) if of is not None else (), measured(of, by, measure), strict=False))
+        for of, by in ((group, way), (base, own))
+    )
+    gains = [gain for seed in after if seed in before and not isnan(gain := after[seed] - before[seed])]
+    if not gains:
+        return None
+    text = f"{round(fmean(gains), 2) + 0.0:+.2f}"  # no minus before a zero
+    return text + (f" ± {stdev(gains):.2f}" if len(gains) > 1 else "")
 
 
 def told(values: Sequence[float]) -> Cell:

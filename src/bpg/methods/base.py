@@ -29,7 +29,7 @@ from bpg.progress import Clock, Progress, added, counted
 from bpg.ranks import in_order, once, rank_and_ranks, share
 from bpg.registry import METHODS
 from bpg.store import Learned, State, digest_of, load_state, method_of, save_state
-from bpg.training import Batched, Loss, Optimisation, Resume, fit
+from bpg.training import Batched, Loss, Optimisation, Resume, cross_entropy, fit
 from bpg.types import Prediction
 
 Images = Tensor | ImageSet | Sequence[str | Path] | str | Path  # prepared pixels (B, 3, H, W), or files
@@ -227,6 +227,16 @@ class Learner(Protocol):
         finally:
             if vit is not None:
                 vit.recompute = False
+
+    def fit_features(
+        self, module: nn.Module, batches: Batched, *, optimisation: Optimisation, activity: str = "training"
+    ) -> None:
+        """Train `module` by cross-entropy on numbers that are at hand: it takes seconds, and is not taken up again."""
+
+        def loss(features: Tensor, labels: Tensor) -> Tensor:
+            return cross_entropy(module(features), labels, smoothing=optimisation.label_smoothing)
+
+        self.fit(module, loss, batches, vit=None, resume=None, optimisation=optimisation, activity=activity)
 
     def survey(self, domain: Domain, probes: Sequence[Probe] = (FINISHED,)) -> Survey:
         """One pass over the domain's training images, shared by all ranks, with progress told."""

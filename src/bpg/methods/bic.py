@@ -31,7 +31,7 @@ from bpg.methods.parts.memory import MemorySettings
 from bpg.methods.parts.teacher import distillation
 from bpg.methods.parts.whole import Network, Whole
 from bpg.store import State
-from bpg.training import Optimisation, cross_entropy
+from bpg.training import Optimisation
 
 
 @settings
@@ -99,11 +99,7 @@ class BiC(Whole):
         logits, targets = self._held_logits(network, held), network.head.places(names)
         batches = FeatureBatches(logits, targets, held.name, s.seed, c.batch_size, c.epochs)
         found = Correction(torch.tensor([row not in known for row in network.head.classes])).to(self.backbone.device)
-
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(found(x), y, smoothing=c.label_smoothing)
-
-        self.fit(found, loss, batches, vit=None, resume=None, optimisation=c, activity="correction")
+        self.fit_features(found, batches, optimisation=c, activity="correction")
         return found.scale.item(), found.shift.item()
 
     def state(self) -> State:

@@ -31,7 +31,7 @@ from bpg.methods.parts.heads import GrowingHead
 from bpg.methods.parts.identity import check_classes
 from bpg.methods.parts.pool import Member, Separate
 from bpg.store import State
-from bpg.training import Optimisation, cross_entropy
+from bpg.training import Optimisation
 from bpg.types import Prediction
 
 
@@ -132,9 +132,5 @@ def train_head(learner: Learner, head: GrowingHead, domain: Domain, found: Surve
     targets = head.places([domain.train.classes[label] for label in domain.train.labels])
     inputs = scaled(found.features[FINISHED])
     batches = FeatureBatches(inputs, targets, domain.name, s.seed, o.batch_size, o.epochs)
-
-    def loss(features: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(head(features), labels, smoothing=o.label_smoothing)
-
-    learner.fit(head.requires_grad_(True), loss, batches, vit=None, resume=None)  # a head is trained in seconds
+    learner.fit_features(head.requires_grad_(True), batches, optimisation=o)
     return head.requires_grad_(False)

@@ -30,7 +30,7 @@ from bpg.methods.parts.heads import OF, CosineHead, GrowingHead
 from bpg.methods.parts.memory import Memory, MemorySettings
 from bpg.methods.parts.single import Labels
 from bpg.methods.parts.whole import Network, Whole
-from bpg.training import Optimisation, cross_entropy
+from bpg.training import Optimisation
 
 
 @settings
@@ -107,14 +107,9 @@ class LUCIR(Whole):
         targets = network.head.places([self.row(each.name, each.domain) for each in memory.kept])
         features = self.features(network, memory.images()).cpu()
         batches = FeatureBatches(features, targets, domain.name, s.seed, b.batch_size, b.epochs)
-        head = network.head
-        head.weight.requires_grad_(True)
-
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(head(x), y, smoothing=b.label_smoothing)
-
-        self.fit(head, loss, batches, vit=None, resume=None, optimisation=b, activity="balancing")
-        head.requires_grad_(False)
+        network.head.weight.requires_grad_(True)
+        self.fit_features(network.head, batches, optimisation=b, activity="balancing")
+        network.head.requires_grad_(False)
 
 
 def _alike(rows: tuple[str, ...]) -> Tensor:

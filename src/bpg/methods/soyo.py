@@ -34,7 +34,7 @@ from bpg.methods.parts.selection import chosen
 from bpg.methods.parts.ways import OWN
 from bpg.randomness import generator_of, seed_of
 from bpg.store import State
-from bpg.training import Optimisation, cross_entropy
+from bpg.training import Optimisation
 
 
 @settings
@@ -90,14 +90,8 @@ class SOYO(Pooled):
         own = FeatureBatches(
             features.cpu(), selector.places([name]).expand(count), name, s.seed, o.batch_size, o.epochs
         )
-
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(selector(x), y)
-
         batches = Replay(own, torch.cat(drawn), places)
-        self.fit(
-            selector.requires_grad_(True), loss, batches, vit=None, resume=None, optimisation=o, activity="selector"
-        )
+        self.fit_features(selector.requires_grad_(True), batches, optimisation=o, activity="selector")
         return selector.requires_grad_(False)
 
     def choose(self, images: Tensor, features: Tensor) -> Tensor:

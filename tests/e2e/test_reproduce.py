@@ -300,6 +300,7 @@ def test_what_is_not_there_is_left_out_and_told(here: Path) -> None:
         (("reproduce", "all", "--scale", "tiny"), "paper"),
         (("reproduce", "all", "--engine", "rays"), "ray"),
         (("reproduce", "weighting", "--scale", "toy.toml", "--only", "("), "regular expression"),
+        (("reproduce", "list", "--plan"), "list stands alone"),
         (("status", "nowhere"), "bpg reproduce"),
     ],
 )
@@ -308,8 +309,20 @@ def test_wrong_words_are_told(here: Path, arguments: tuple[str, ...], hint: str)
 
 
 def test_a_place_that_cannot_be_written_is_told_before_anything_runs(here: Path) -> None:
-    assert "grid.toml" in refused("reproduce", *SOME, "--out", "grid.toml/below", cwd=here, code=1)
+    assert "grid.toml" in refused("reproduce", *SOME, "--out", "grid.toml/below", cwd=here)
     assert not (here / "runs").exists()
+
+
+def test_ranks_of_torchrun_are_sent_elsewhere(here: Path) -> None:
+    found = bpg("reproduce", *SOME, cwd=here, WORLD_SIZE="2", RANK="0")
+    assert found.returncode == 2
+    assert "bpg run" in found.stderr
+
+
+def test_only_that_fits_nothing_is_told(here: Path) -> None:
+    found = bpg("reproduce", *SOME, "--only", "no such run", "--plan", cwd=here)
+    assert found.returncode == 0, found.stderr
+    assert "fits none of" in found.stderr
 
 
 def wait_for(seen: Callable[[], object], work: subprocess.Popen[bytes], seconds: float = 120) -> None:

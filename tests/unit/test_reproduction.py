@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 
 from bpg.cli.reproduction import seconds_left
-from bpg.errors import WrongUse
-from bpg.experiments.grid import Standing
+from bpg.errors import ModelError, WrongUse
+from bpg.experiments.cost import sizes_of
+from bpg.experiments.grid import Grid, Standing
 from bpg.experiments.paper import ITEMS, Setup, adaptive, equivalent, jobs_of, run, uniform
 from bpg.experiments.scale import SCALES, STREAMS, Job, paper, read_scale, streams_of
+from bpg.experiments.workshop import SURVEY, read_survey
+from bpg.metrics import average_accuracy
 from bpg.registry import METHODS
-from bpg.report.blocks import Table, shown
+from bpg.report.blocks import Figure, Lines, Table, shown
 from bpg.report.paper_figures import FIGURES
 from bpg.report.paper_tables import DOMAINS, TABLES
-from bpg.report.reproduction import Results
+from bpg.report.reproduction import Results, gained, measured
 from tests.unit.test_paper import HARD, SOFT, TESTS, counts
 
 LABELS = {
@@ -231,6 +234,81 @@ def test_no_difference_is_taken_across_kinds_of_averages_or_on_other_data(printe
     assert paper_gain["KA-Prompt"] == "-"  # from a mean over domains to a number of an unknown kind
     assert paper_gain["PINA"] != "-"
     assert "difference" not in " ".join(table("main-domainnet", results("demo"))[0])
+
+
+def test_a_result_that_is_damaged_is_not_done(printed: Results, tmp_path: Path) -> None:
+    job, grid = run(printed.setup.first, "bpg", 0), Grid(tmp_path / "out")
+    folder = printed.folders[job.key]
+    grid.write([job])
+    note = tmp_path / "out" / "jobs" / f"{job.key}.json"
+    note.write_text(json.dumps({"title": job.title, "state": "done", "run": folder.name}))
+    assert grid.standing(job, tmp_path).state == "done"
+    records = folder / "records.jsonl"
+    whole = records.read_text()
+    records.write_text("\n".join(whole.splitlines()[:3]))  # of six domains
+    assert grid.standing(job, tmp_path).state == "stopped"
+    records.write_text(whole)
+    for text in ("[]", "{", '{"state": "done"}', '{"state": "failed"}'):
+        note.write_text(text)
+        assert grid.standing(job, tmp_path).state == "waiting"
+    (tmp_path / "out" / "jobs.json").write_text(json.dumps([job.as_dict() | {"document": {}}]))
+    with pytest.raises(ModelError, match="cannot be read"):
+        grid.jobs()
+
+
+def test_a_survey_that_is_damaged_is_none_and_told(tmp_path: Path) -> None:
+    assert read_survey(tmp_path) is None
+    for text in ("{", "{}", "[]", '{"rule": {}, "expert": {}, "named": {}, "domains": []}'):
+        (tmp_path / SURVEY).write_text(text)
+        with pytest.warns(UserWarning, match="is left out"):
+            assert read_survey(tmp_path) is None
+
+
+def test_a_way_that_a_seed_does_not_have_is_not_measured(printed: Results) -> None:
+    folder = printed.folders[run(printed.setup.first, "bpg", 2).key]
+    (folder / "records.jsonl").unlink()
+    (folder / "run.json").unlink()
+    folder.rmdir()
+    write_run(folder, run(printed.setup.first, "bpg", 2), {"soft": SOFT, "hard": HARD})
+    group = printed.of(printed.setup.first, "bpg")
+    assert measured(group, "oracle", average_accuracy) == []
+    assert gained(group, "oracle", group, "hard", average_accuracy) is None
+    assert gained(group, "soft", group, "hard", average_accuracy) == "+3.86 ± 0.00"
+
+
+def test_experts_that_have_not_learned_are_told_and_not_drawn(printed: Results, tmp_path: Path) -> None:
+    setup, folders = printed.setup, dict(printed.folders)
+    chance = tuple(tuple(0.2 for _ in row) for row in SOFT)
+    for rank, matrix in ((4, HARD), (16, HARD), (64, chance)):
+        job = uniform(setup.first, rank, 0)
+        folders[job.key] = tmp_path / f"r{rank}"
+        write_run(folders[job.key], job, {"soft": matrix, "hard": matrix, "oracle": matrix})
+        about = json.loads((folders[job.key] / "run.json").read_text())
+        about["data"]["classes"] = [str(place) for place in range(345)]
+        (folders[job.key] / "run.json").write_text(json.dumps(about))
+    domains = [{"name": n, "images": 1, "rank": 4, "separability": s} for s, n in enumerate(DOMAINS["domainnet"], 1)]
+    survey = setup.first.survey(0)
+    folders[survey.key] = tmp_path / "survey"
+    folders[survey.key].mkdir()
+    of = {"rule": {}, "expert": {}, "named": {"name": "ViT-B/16"}, "backbone": []}
+    (folders[survey.key] / SURVEY).write_text(json.dumps(of | {"domains": domains}))
+    _, blocks, _ = FIGURES["ranks"](Results(setup, folders, {}, whole=True))
+    figure = next(block for block in blocks if isinstance(block, Figure))
+    assert figure.caption.endswith("has learned: r = 64.")
+    panel = figure.rows[0][0]
+    assert isinstance(panel, Lines)
+    (uniform_line,) = [line for line in panel.lines if line.name == "uniform"]
+    assert [point.x for point in uniform_line.points] == [4, 16]
+    tables = {block.title: block for block in blocks if isinstance(block, Table)}
+    assert "6 of 6 at r = 64" in tables["Ours"].notes[0]
+    best = {str(row[0]): row[-1] for row in tables["Ours, by domain"].rows}
+    assert next(iter(best)) == DOMAINS["domainnet"][-1]  # the easiest first
+    assert set(best.values()) == {"4, 16"}  # as good as each other
+
+
+def test_what_is_tested_on_unseen_domains_is_one_set() -> None:
+    spec, _ = run(setup("demo").streams["core50"], "ncm", 0).spec()
+    assert sizes_of(spec).test == (360,)
 
 
 def test_runs_are_named_below_the_numbers_they_give(printed: Results) -> None:

@@ -66,8 +66,8 @@ def unreadable(*sides: Checked | None) -> list[dict[str, str]]:
 
 
 def check_place(folder: Path, what: str) -> None:
-    """Refuse a file in the place of a folder, before anything is done."""
-    if folder.exists() and not folder.is_dir():
+    """Refuse a file in the place of a folder or of one above it, before anything is done."""
+    if any(place.exists() and not place.is_dir() for place in (folder, *folder.parents)):
         raise WrongUse(
             f"{folder} is no place for {what}", wanted="a folder, or a new name", came="a file", remedy="Name another."
         )

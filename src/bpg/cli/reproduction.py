@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import re
 import time
 import uuid
@@ -23,7 +23,7 @@ from bpg.experiments.engines import ENGINES, Means, check_failures
 from bpg.experiments.grid import Grid, Standing, parts_of
 from bpg.experiments.paper import ITEMS, Item, Setup, jobs_of, run, to_follow
 from bpg.experiments.readiness import missing, result_like, to_fetch
-from bpg.experiments.records import write_json
+from bpg.experiments.records import read_optional, write_json
 from bpg.experiments.scale import SCALES, Job, read_scale, streams_of
 from bpg.experiments.workshop import read_survey
 from bpg.report.reproduction import Results, write_reproduction
@@ -102,8 +102,17 @@ def reproduce_verb(
             came=str(common.seed),
             remedy=f"--only 'seed {common.seed}' takes the jobs of one.",
         )
-    if "list" in names and len(names) > 1:
-        raise WrongUse("list stands alone", wanted="list, or items", came=" ".join(names), remedy="Leave one out.")
+    if "list" in names and (len(names) > 1 or plan or only is not None or limit is not None):
+        flags = {"--plan": plan, "--only": only is not None, "--limit": limit is not None}
+        came = " ".join([*names, *(flag for flag, given in flags.items() if given)])
+        raise WrongUse("list stands alone", wanted="list, or items", came=came, remedy="Leave one out.")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise WrongUse(
+            "ranks do not share out a grid",
+            wanted="one process of `bpg reproduce`, which starts others by --processes or --engine ray",
+            came=f"torchrun with {os.environ['WORLD_SIZE']} ranks",
+            remedy="`torchrun -m bpg run` shares out one run.",
+        )
     if list(names) == ["list"]:
         list_items(common, scale, place, runs)
     elif plan:
@@ -177,6 +186,7 @@ def reproduce_items(
             raise
         if not any(job.kind == "survey" for job in new):
             break
+    _say_unfit(common, wanted, jobs)
     standings = [grid.standing(job, runs) for job in ready]
     setup = setup_of(scale, grid, runs)
     every = jobs_of(items, setup)  # also what was not asked for this time
@@ -210,14 +220,13 @@ def latency_of(results: Results, means: Means, out: Path) -> dict[str, Any] | No
     ranks = [domain["rank"] for domain in found["domains"]]
     experts = round(experts_per_image(group.first.last("soft")), 2)
     asked = {"backbone": found["backbone"], "device": means.device, "ranks": ranks, "experts": experts}
-    file = out / LATENCY
-    kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    if kept.get("of") == asked:
+    kept = read_optional(out / LATENCY, lambda known: known["of"])
+    if kept is not None and kept["of"] == asked:
         return kept
     if missing(job) is not None:
         return None
     made = latency(means.workshop(out).backbone(job.spec()[0]), ranks, experts=experts) | {"of": asked}
-    write_json(file, made)
+    write_json(out / LATENCY, made)
     return made
 
 
@@ -315,7 +324,9 @@ def plan_items(
     """What the items would take on this machine and on some GPUs; nothing is run but a few forward passes."""
     grid = Grid(out)
     setup = setup_of(scale, grid, runs, planned=True)
-    jobs = chosen(jobs_of(items_of(names), setup), only, limit)
+    wanted = jobs_of(items_of(names), setup)
+    jobs = chosen(wanted, only, limit)
+    _say_unfit(common, wanted, jobs)
     later = to_follow(items_of(names), setup)
     device = common.use_machine()
     groups: dict[tuple[str, int | None], dict[str, list[Job]]] = {}
@@ -413,6 +424,12 @@ def seconds_left(standings: Sequence[Standing], processes: int) -> float | None:
 def _say(common: Common, now: Standing) -> None:
     where = f": {now.run}" if now.run is not None else f": {now.reason}" if now.reason else ""
     common.say(f"{now.state} in {_long(now.seconds)}, {now.job.title}{where}")
+
+
+def _say_unfit(common: Common, wanted: Sequence[Job], jobs: Sequence[Job]) -> None:
+    titles = [job.title for job in wanted if job.kind == "run"]
+    if titles and not any(job.kind == "run" for job in jobs):
+        common.say(f"note: --only fits none of the {len(titles)} runs; they are called as '{titles[0]}'")
 
 
 def _some(jobs: Sequence[Job]) -> str:

@@ -37,5 +37,7 @@ def _shown(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
     # A tab or a line break inside a name would break the table.
-    return f"{value:.4g}" if isinstance(value, float) else str(value).replace("\t", "\\t").replace("\n", "\\n")
+    return str(value).replace("\t", "\\t").replace("\n", "\\n")

@@ -132,10 +132,9 @@ def _sizes(key: str, data: DataSpec) -> Sizes:
             sides = found.domains
             order = order_of(data, list(sides))
             train = tuple(_cut(sides[name].train, data.per_class) for name in order)
-            tests = [_cut(sides[name].test, data.test_per_class) for name in order]
-            if not any(tests) and data.benchmark is not None:
-                tests = [sum(_cut(sides[name].test, data.test_per_class) for name in DATASETS[data.benchmark].unseen)]
-            _KNOWN[key] = Sizes(train, tuple(tests))
+            unseen = DATASETS[data.benchmark].unseen if data.benchmark is not None else ()
+            tests = [_cut(sides[name].test, data.test_per_class) for name in unseen or order]
+            _KNOWN[key] = Sizes(train, (sum(tests),) if unseen else tuple(tests))
         except BPGError:
             _KNOWN[key] = published_sizes(data)
     return _KNOWN[key]

@@ -23,17 +23,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bpg.errors import BPGError, ModelError
-from bpg.experiments.records import RECORDS, write_json
+from bpg.experiments.records import read_run, write_json
 from bpg.experiments.scale import Job
-from bpg.experiments.workshop import SURVEY
+from bpg.experiments.workshop import read_survey
 from bpg.progress import Clock
 from bpg.registry import METHODS
 
-# What a job that is done leaves in its folder at the least. A model may be cleared away, and drawings be missing.
-WITNESS = {"run": RECORDS, "survey": SURVEY, "part": "model/model.json"}
 LIST, JOBS = "jobs.json", "jobs"
 WAIT = 0.5  # seconds between two looks at jobs that others hold
 State = Literal["done", "failed", "running", "stopped", "waiting"]
+TOLD = {"done": "run", "failed": "reason"}  # what a note says besides
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,13 @@ class Grid:
     def jobs(self) -> list[Job]:
         """The jobs of the grid."""
         try:
-            return [Job(**entry) for entry in json.loads((self.out / LIST).read_text(encoding="utf-8"))]
+            jobs = [Job(**entry) for entry in json.loads((self.out / LIST).read_text(encoding="utf-8"))]
+            for job in jobs:
+                job.spec()
+            return jobs
         except FileNotFoundError:
             return []
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, BPGError) as error:
             raise ModelError(
                 f"{self.out / LIST} cannot be read",
                 wanted="the jobs as `bpg reproduce` writes them",
@@ -73,19 +75,20 @@ class Grid:
             ) from error
 
     def note(self, job: Job) -> dict[str, Any]:
-        """What is written of a job; nothing, if nobody began it."""
+        """What is written of a job; nothing, if nobody began it, or if that is damaged."""
         try:
-            found: dict[str, Any] = json.loads(self._file(job, "json").read_text(encoding="utf-8"))
+            found = json.loads(self._file(job, "json").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return {}
-        return found
+        whole = isinstance(found, dict) and TOLD.get(found.get("state", ""), "title") in found
+        return found if whole else {}
 
     def result(self, job: Job, runs: Path) -> Path | None:
         """The folder with the result of a job that is done, if it is still there; of a part, that of the run which
         has taken it in.
         """
         note = self.note(job)
-        if note.get("state") == "done" and (runs / note["run"] / WITNESS[job.kind]).is_file():
+        if note.get("state") == "done" and _is_whole(job, runs / str(note["run"])):
             return runs / str(note["run"])
         return self.result(whole_of(job), runs) if job.kind == "part" else None
 
@@ -194,6 +197,18 @@ class Grid:
 
     def _write(self, job: Job, note: Mapping[str, Any]) -> None:
         write_json(self._file(job, "json"), {"title": job.title, **note})
+
+
+def _is_whole(job: Job, folder: Path) -> bool:
+    """Whether a folder has what the job was to leave there. A model may be cleared away, and drawings be missing."""
+    if job.kind == "survey":
+        return read_survey(folder) is not None
+    if job.kind == "part":
+        return (folder / "model" / "model.json").is_file()
+    try:
+        return read_run(folder).finished
+    except ModelError:
+        return False
 
 
 def parts_of(job: Job, stages: int) -> list[Job]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def missing(job: Job) -> str | None:
     """What a job lacks, in words; None where it lacks nothing."""
     lacks = (
         _weights(job.document["backbone"]["source"]),
-        _data_missing(job),
+        _data(json.dumps(job.document["data"], sort_keys=True)),
     )
     return " and ".join(filter(None, lacks)) or None
 
@@ -41,17 +41,15 @@ def to_fetch(job: Job) -> str | None:
 def result_like(job: Job, runs: Path) -> Path | None:
     """The folder below `runs` with the result of a job by its settings, on as many images, whoever left it there.
 
-    That its images and weights are those that are here is seen when the job is asked for. Where there are no images
-    here, their number is not compared either.
+    That its images and weights are those that are here is seen when the job is asked for.
     """
     if job.kind == "part":
         return None
     spec, cell = job.spec()
-    counted = _data_missing(job) is None
-    return _survey_like(spec, cell, runs, counted) if job.kind == "survey" else _run_like(spec, cell, runs, counted)
+    return _survey_like(spec, cell, runs) if job.kind == "survey" else _run_like(spec, cell, runs)
 
 
-def _run_like(spec: Spec, cell: Cell, runs: Path, counted: bool) -> Path | None:
+def _run_like(spec: Spec, cell: Cell, runs: Path) -> Path | None:
     own = {
         "label": cell.label,
         "method": cell.method,
@@ -71,20 +69,20 @@ def _run_like(spec: Spec, cell: Cell, runs: Path, counted: bool) -> Path | None:
         alike = all(about[key] == value for key, value in own.items())
         sized = spec.backbone.image_size in (None, ran["preprocessing"]["size"])
         fits = sized and ran["precision"] == spec.backbone.precision and _named(ran["name"], spec.backbone.source)
-        same = _same_images(train, spec, counted) and (not counted or tested == sum(sizes_of(spec).test))
+        same = _same_images(train, spec) and sum(sizes_of(spec).test) in (tested, 0)
         if run.finished and alike and fits and same:
             return run.folder
     return None
 
 
-def _survey_like(spec: Spec, cell: Cell, runs: Path, counted: bool) -> Path | None:
+def _survey_like(spec: Spec, cell: Cell, runs: Path) -> Path | None:
     settings = as_json(_settings(cell))
     for folder in sorted((runs / spec.name).glob("survey-*")):
         found = read_survey(folder)
         if found is None or any(settings[key] != value for key, value in found["rule"].items()):
             continue
         train = {domain["name"]: domain["images"] for domain in found["domains"]}
-        same = settings["expert"] == found["expert"] and _same_images(train, spec, counted)
+        same = settings["expert"] == found["expert"] and _same_images(train, spec)
         if same and _named(found["named"]["name"], spec.backbone.source):
             return folder
     return None
@@ -94,18 +92,21 @@ def _settings(cell: Cell) -> Any:
     return METHODS[cell.method].Settings(seed=cell.seed, **cell.values)
 
 
-def _same_images(train: Mapping[str, int], spec: Spec, counted: bool) -> bool:
-    """Whether these are the domains of a spec, in its order, with as many training images if they are `counted`."""
+def _same_images(train: Mapping[str, int], spec: Spec) -> bool:
+    """Whether these are the domains of a spec, in its order, with as many training images where that is known."""
     ordered = list(train) == list(order_of(spec.data, list(train)))
-    return ordered and (not counted or tuple(train.values()) == sizes_of(spec).train)
+    known = sizes_of(spec).train
+    return ordered and (not any(known) or tuple(train.values()) == known)
 
 
 @cache
 def _runs(folder: Path) -> list[Run]:
     found = []
     for about in sorted(folder.glob(f"*/{ABOUT}")):
-        with suppress(BPGError):  # a damaged one is nothing that is done
+        try:
             found.append(read_run(about.parent))
+        except BPGError as error:
+            warnings.warn(f"{error}", stacklevel=2)  # nothing that is done
     return found
 
 
@@ -131,10 +132,6 @@ def _away(source: str) -> bool:
 
 def _offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE")
-
-
-def _data_missing(job: Job) -> str | None:
-    return _data(json.dumps(job.document["data"], sort_keys=True))
 
 
 @cache

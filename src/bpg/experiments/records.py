@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -106,21 +106,12 @@ class Run:
     @cached_property
     def portrait(self) -> Mapping[str, Any] | None:
         """Some answers and a map of the domains, where there are any."""
-        try:
-            found: Mapping[str, Any] = json.loads((self.folder / PORTRAIT).read_text(encoding="utf-8"))
-            _check_portrait(found)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            warnings.warn(f"{self.folder / PORTRAIT} is left out: {type(error).__name__}: {error}", stacklevel=2)
-            return None
-        return found
+        return read_optional(self.folder / PORTRAIT, _check_portrait)
 
     @cached_property
     def maps(self) -> Mapping[str, Any] | None:
         """What `bpg.experiments.maps` drew, where it was asked to."""
-        file = self.folder / MAPS
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+        return read_optional(self.folder / MAPS, _check_maps)
 
     @cached_property
     def times(self) -> list[dict[str, Any]]:
@@ -138,6 +129,23 @@ def _check_portrait(found: Mapping[str, Any]) -> None:
             float(x), float(y)
 
 
+def _check_maps(found: Mapping[str, Any]) -> None:
+    found["tests"].items(), list(found["border"])
+
+
+def read_optional(file: Path, check: Callable[[Mapping[str, Any]], object]) -> dict[str, Any] | None:
+    """What stands in a file that may be missing; one that cannot be read, or fails the check, is told and left out."""
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        check(found)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        warnings.warn(f"{file} is left out: {type(error).__name__}: {error}", stacklevel=2)
+        return None
+    return found
+
+
 def read_run(folder: Path) -> Run:
     """The run in `folder`."""
     try:
@@ -148,9 +156,9 @@ def read_run(folder: Path) -> Run:
         stages = [record["stage"] for record in run.records]
         if stages != list(range(1, len(stages) + 1)) or len(stages) > len(run.order):
             raise ValueError(f"records of the stages {stages} of {len(run.order)}")
-        known = [run.label, run.seed, about["method"], about["digest"]]
+        known = [run.label, run.seed, about["method"], about["digest"], about["backbone"]["name"]]
         if not all(isinstance(value, str | int) for value in known):
-            raise ValueError(f"{known} for label, seed, method and digest")
+            raise ValueError(f"{known} for label, seed, method, digest and backbone")
         for record in run.records:
             run.ways_of(record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

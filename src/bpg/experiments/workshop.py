@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from bpg.backbones.weights import load_backbone
 from bpg.data.images import ImageSet
 from bpg.data.protocols import PROTOCOLS
 from bpg.experiments.manifest import Data, find, identity_of, prepare
-from bpg.experiments.records import write_json
+from bpg.experiments.records import read_optional, write_json
 from bpg.experiments.runner import Bar, learn_part, run_cell
 from bpg.experiments.scale import Job
 from bpg.experiments.spec import Cell, Spec
@@ -117,7 +118,7 @@ def survey_stream(spec: Spec, cell: Cell, backbone: Backbone, data: Data, out: P
     }
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
     folder = out / spec.name / f"survey-{digest[:12]}"
-    if (folder / SURVEY).is_file():
+    if read_survey(folder) is not None:
         return folder
     domains = []
     for domain in data.stream.domains:
@@ -143,6 +144,11 @@ def pass_time(backbone: Backbone, images: ImageSet) -> dict[str, float]:
 
 
 def read_survey(folder: Path) -> dict[str, Any] | None:
-    """What `survey_stream` left in `folder`; None where it did not."""
-    file = folder / SURVEY
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    """What `survey_stream` left in `folder`; None where it did not, or where that is damaged."""
+    return read_optional(folder / SURVEY, _check_survey)
+
+
+def _check_survey(found: Mapping[str, Any]) -> None:
+    found["rule"].items(), found["expert"], found["named"]["name"], found["backbone"]
+    for domain in found["domains"]:
+        domain["name"], domain["images"], domain["rank"], domain["separability"]

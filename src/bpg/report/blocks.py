@@ -127,6 +127,7 @@ class Lines:
     level: tuple[str, float] | None = None  # a horizontal line and its name
     best: str = ""  # "highest" or "lowest": the point of each line that is ringed, or the points that are as good
     relative: bool = False  # each line less its best point, or its highest
+    beside: bool = False  # points of several lines at one place across stand beside each other
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,8 @@ def _lines(panel: Lines, part: SubFigure, theme: Theme) -> Drawn:
     axes.grid(axis="y", color=theme.faint, linewidth=0.7)
     legend: list[tuple[str, Artist]] = []
     notes: list[Note] = []
-    for place, line in enumerate(_relative(line, panel) for line in panel.lines):
+    for place, given in enumerate(panel.lines):
+        line = _beside(_relative(given, panel), panel, place)
         style: dict[str, Any] = {
             "color": theme.colours[place % len(theme.colours)],
             "linestyle": DASHES[place % len(DASHES)],
@@ -134,6 +135,12 @@ def _relative(line: Line, panel: Lines) -> Line:
         return line
     top = _best(line, panel).y
     return replace(line, points=[replace(point, y=point.y - top) for point in line.points])
+
+
+def _beside(line: Line, panel: Lines, place: int) -> Line:
+    """The line a little to the right of those before it, on an axis of powers of two."""
+    aside = 2.0 ** (0.14 * place) if panel.beside and panel.log2 else 1.0
+    return replace(line, points=[replace(point, x=point.x * aside) for point in line.points])
 
 
 def _best(line: Line, panel: Lines) -> Point:

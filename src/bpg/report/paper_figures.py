@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import isclose
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
@@ -54,9 +55,11 @@ def ranks(results: Results) -> Made:
     if not any(used.values()):
         return [], [], ["There are no runs of ours here."]
     panels, rows = [], []
+    known = {r: group for r, group in even.items() if group is not None}
+    failed = {r: counts for r, group in known.items() if (counts := _not_learned(group))[0]}
     for title, measure in (("A_T", average_accuracy), ("F_T", forgetting)):
         lines = [
-            Line("uniform", [_point(r, group, measure) for r, group in even.items() if group is not None]),
+            Line("uniform", [_point(r, group, measure) for r, group in known.items() if r not in failed]),
             Line(
                 "adaptive (BPG-Adapter)",
                 [
@@ -67,7 +70,8 @@ def ranks(results: Results) -> Made:
             ),
         ]
         lines = [line for line in lines if line.points]
-        panels.append(Lines(lines, "hidden dimension $r$, or the mean of $r_t$", f"${title}$, percent", log2=True))
+        across, up = "hidden dimension $r$, or the mean of $r_t$", f"${title}$, percent"
+        panels.append(Lines(lines, across, up, log2=True, beside=True))
     for name, group in used.items():
         if group is not None:
             cells = [told(measured(group, way, m)) for way in ("hard", "soft") for m in (average_accuracy, forgetting)]
@@ -77,6 +81,11 @@ def ranks(results: Results) -> Made:
     caption = (
         "Hard selection, as in the paper's figure; mean and standard deviation over seeds where there are several."
     )
+    notes = []
+    if failed:
+        told_of = ", ".join(f"{some} of {every} at r = {r}" for r, (some, every) in failed.items())
+        notes = [f"Experts that have not learned, right on fewer than twice as many images as by guessing: {told_of}."]
+        caption += f" Left out, since not every expert there has learned: {', '.join(f'r = {r}' for r in failed)}."
     its = results.paper["uniform_vs_adaptive_domainnet_hard"]
     named = {
         "uniform_64": "uniform, r = 64",
@@ -86,9 +95,9 @@ def ranks(results: Results) -> Made:
     theirs: list[list[Cell]] = [[name, its[key].get("A_T"), its[key].get("F_T")] for key, name in named.items()]
     blocks: list[Block] = [
         Figure("Hidden dimension", [panels], caption=caption),
-        Table(columns, rows, title="Ours"),
+        Table(columns, rows, title="Ours", notes=notes),
         *_equal_size(sized, even, equal),
-        *_by_domain(even, _separability(results)),
+        *_by_domain(known, _separability(results)),
         Table(["model", "A_T hard", "F_T hard"], theirs, title="What the paper prints of its figure, on DomainNet"),
         *sources(
             used,
@@ -109,22 +118,37 @@ def _equal_size(
         r = equal[r0]
         if group is None or r is None or even[r] is None:
             continue
-        ways = [(way, measure) for way in ("hard", "soft") for measure in (average_accuracy, forgetting)]
-        gains = [gained(group, way, even[r], way, measure) for way, measure in ways]
+        gains = [
+            gained(group, way, even[r], way, measure)
+            for way in ("hard", "soft")
+            for measure in (average_accuracy, forgetting)
+        ]
         rows.append([f"r_0 = {r0} over r = {r}", *gains])
     columns = ["model", "A_T hard", "F_T hard", "A_T mixed", "F_T mixed"]
-    return [Table(columns, rows, title="Ours, adaptive over uniform of the same size, within a seed")] if rows else []
+    title, note = "Ours, adaptive over uniform of the same size, within a seed", "Less F_T is better."
+    return [Table(columns, rows, title=title, notes=[note])] if rows else []
 
 
-def _by_domain(even: Mapping[int, Group | None], separable: Mapping[str, float]) -> list[Block]:
+def _not_learned(group: Group) -> tuple[int, int]:
+    """How many experts are right on fewer than twice as many test images as by guessing, and of how many."""
+    tests = [
+        (test["correct"] / test["total"], len(run.about["data"]["classes"]))
+        for run in group.runs
+        for test in run.last("oracle")
+        if test["total"]
+    ]
+    return sum(right * classes < 2 for right, classes in tests), len(tests)
+
+
+def _by_domain(known: Mapping[int, Group], separable: Mapping[str, float]) -> list[Block]:
     """Which r suits each domain, the easiest first."""
-    known = {r: group for r, group in even.items() if group is not None}
     if not known or not separable:
         return []
     rows: list[list[Cell]] = []
     for domain in sorted(separable, key=lambda name: -separable[name]):
         right = {r: [_own_accuracy(run, domain) for run in group.runs] for r, group in known.items()}
-        best = max(right, key=lambda r: fmean(right[r]))
+        top = max(fmean(values) for values in right.values())
+        best = ", ".join(str(r) for r, values in right.items() if isclose(fmean(values), top))
         rows.append([domain, f"{separable[domain]:.3f}", *(told(values) for values in right.values()), best])
     columns = ["domain", "s_t", *(f"r = {r}" for r in known), "best r"]
     note = "The easiest domain first. Percent right of a domain's test images by its own expert."

@@ -49,7 +49,7 @@ SAME_WEIGHTS = (
 
 ACROSS = (
     "The paper's S-iPrompts on CDDB (74.51) and KA-Prompt on DomainNet (62.91) are means over domains; what is printed "
-    "with BPG-Inference beside them is not said to be one."
+    "with BPG-Inference beside them is not said to be one. Ours are pooled, so that the two rows of a method compare."
 )
 GAINS = (
     "The paper's gains are between its own printed numbers, which are of one kind of average on CORe50; elsewhere that "
@@ -155,16 +155,21 @@ def _remark(results: Results, stream: Stream | None, row: Mapping[str, Any], gro
     return "" if group is not None else results.why(stream, str(row["ours"]))
 
 
-def _compared(results: Results, group: Group | None, way: str, row: Mapping[str, Any]) -> list[Cell]:
-    """Average, and paper, ours, difference of A_T and F_T; ours by the paper's kind of average where it is known."""
+def _compared(
+    results: Results, group: Group | None, way: str, row: Mapping[str, Any], *, pooled: bool = False
+) -> list[Cell]:
+    """Average, and paper, ours, difference of A_T and F_T; ours by the paper's kind of average where it is known, or
+    `pooled` in any case.
+    """
     kind = row["average"]
-    measure = mean_accuracy if kind == "mean" else average_accuracy
+    alike = kind == "pooled" or (kind == "mean" and not pooled)
+    measure = mean_accuracy if alike and kind == "mean" else average_accuracy
     right, lost = measured(group, way, measure), measured(group, way, forgetting)
     return [
-        str(kind) if kind else "not said; ours pooled",
+        str(kind) if alike else f"{kind or 'not said'}; ours pooled",
         printed(row["A_T"]),
         told(right),
-        results.apart(right, mean_of(row["A_T"])) if kind else None,
+        results.apart(right, mean_of(row["A_T"])) if alike else None,
         printed(row.get("F_T")),
         told(lost),
         # what authors report of themselves may leave out other steps than the paper's F_T does
@@ -254,9 +259,9 @@ def generality(results: Results) -> Made:
         for method, label in names.items():
             group = results.of(stream, label)
             own = its[method, "own"] | {"average": kinds[label]}
-            rows.append([method, *_compared(results, group, _own_way(group), own)])
+            rows.append([method, *_compared(results, group, _own_way(group), own, pooled=True)])
             plugged = {"F_T": None} | its[method, "bpg-inference"] | {"average": "pooled" if name == "core50" else None}
-            rows.append([f"{method} + BPG-Inference", *_compared(results, group, "soft", plugged)])
+            rows.append([f"{method} + BPG-Inference", *_compared(results, group, "soft", plugged, pooled=True)])
             if group is not None:
                 used[f"{title}, {label}"] = group
         blocks.append(compared(results, ["method", "average", *PAIR], rows, title=title, notes=[AVERAGES, ACROSS]))

@@ -25,13 +25,15 @@ from bpg.report.markdown import markdown
 from bpg.report.plots import draw
 
 DIFFERENCE, ORIGIN = "difference", "Where the numbers come from"
-AVERAGES = "average: how A_T is taken, pooled over all test images or as the mean over test sets; not said: unknown of "
-AVERAGE = "A_T is pooled over all test images after the last domain, F_T averages what old domains lost over later "
-AVERAGE += (
-    "steps; with several seeds, mean ± standard deviation. Numbers of the paper on other data stand beside ours for "
+AVERAGE = (
+    "A_T is pooled over all test images after the last domain, F_T averages what old domains lost over later steps; "
+    "with several seeds, mean ± standard deviation. Numbers of the paper on other data stand beside ours for "
+    "orientation: no difference is taken. Differences within our own runs are taken seed by seed."
 )
-AVERAGE += "orientation: no difference is taken. Differences within our own runs are taken seed by seed."
-AVERAGES += "the paper's number, so that there is no difference to take."
+AVERAGES = (
+    "average: how A_T is taken, pooled over all test images or as the mean over test sets; not said: unknown of the "
+    "paper's number, so that there is no difference to take."
+)
 
 
 @dataclass
@@ -86,16 +88,19 @@ class Results:
 
 
 def measured(group: Group | None, way: str, measure: Callable[[Counts], float]) -> list[float]:
-    """A measure of each seed; empty where nothing ran."""
-    return group.over_seeds(measure, way) if group is not None and way in group.first.records[-1]["ways"] else []
+    """A measure of each seed; empty where nothing ran, or a run does not have this way."""
+    answered = group is not None and all(way in run.records[-1]["ways"] for run in group.runs)
+    return group.over_seeds(measure, way) if group is not None and answered else []
 
 
 def gained(group: Group | None, way: str, base: Group | None, own: str, measure: Callable[[Counts], float]) -> Cell:
     """How much more a measure is for `group` answering in a way than for `base` in its `own`, within a seed."""
-    after, before = (
-        dict(zip((run.seed for run in of.runs) if of is not None else (), measured(of, by, measure), strict=False))
-        for of, by in ((group, way), (base, own))
-    )
+
+    def by_seed(of: Group | None, by: str) -> dict[int, float]:
+        found = measured(of, by, measure)
+        return dict(zip((run.seed for run in of.runs), found, strict=True)) if of is not None and found else {}
+
+    after, before = by_seed(group, way), by_seed(base, own)
     gains = [gain for seed in after if seed in before and not isnan(gain := after[seed] - before[seed])]
     if not gains:
         return None

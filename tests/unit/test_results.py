@@ -56,7 +56,7 @@ def test_a_reproduction_of_the_docs_is_as_the_command_wrote_it(folder: Path, tmp
     command = [sys.executable, "-m", "bpg", "reproduce", *ITEMS[folder.name], *where, "--threads", "1", "--quiet"]
     away = {name: value for name, value in os.environ.items() if name not in ("BPG_DATA", "BPG_WEIGHTS")}
     alone = away | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}  # neither images nor weights are needed
-    subprocess.run(command, check=True, timeout=300, cwd=tmp_path, env=alone)
+    subprocess.run(command, check=True, timeout=600, cwd=tmp_path, env=alone)
     for name in ("report.md", "tables.tex"):
         assert (tmp_path / name).read_text(encoding="utf-8") == (folder / name).read_text(encoding="utf-8")
     for file in folder.rglob("*.*"):

@@ -229,7 +229,7 @@ def motivation(results: Results) -> Made:
         rows.append([Strips(strips, title="Domains, the easiest first")])
     columns = [f"{name}\ns = {separable[name]:.3f}" for name in domains]
     frozen = [_cloud(found, name, "frozen") for name in domains]
-    rows.append([Clouds([frozen], columns, names=(), title="Frozen features", framed=False)])
+    rows.append([Clouds([frozen], columns, names=_classes(found), title="Frozen features", framed=False)])
     runs = {r: results.run(uniform(setup.first, r, seed)) for r in setup.scale.drawn}
     lines = [
         Line(name, [Point(float(r), _own_accuracy(its, name)) for r, its in runs.items() if its is not None])

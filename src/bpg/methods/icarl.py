@@ -7,7 +7,7 @@ Stored: the network, M images, and a mean feature for each row of the head.
 Paper: Rebuffi et al., "iCaRL: Incremental Classifier and Representation Learning", CVPR 2017, arXiv 1611.07725.
 Here: every domain has rows and means of its own, as in its runs on CDDB; `labels = "shared"` gives each class one row,
 and the mean of its domains' means. The loss is that of PILOT, cross-entropy and distillation, in the place of the
-original's sigmoids. No mean over mirrored images.
+original's sigmoids, with one weight decay for all domains. No mean over mirrored images.
 """
 
 from __future__ import annotations

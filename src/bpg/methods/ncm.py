@@ -5,8 +5,8 @@ tell without any training.
 Trained: nothing.
 Stored: the sum of features and the number of images of each class.
 Paper: none; as in the domain-incremental runs of RanPAC (McDonnell et al., NeurIPS 2023, arXiv 2307.02251).
-Here: features have unit length before they are added up, and again after. `labels = "expanded"` keeps a mean for each
-domain that a class is in, of which the nearest answers for it.
+Here: features have unit length before they are added up, where RanPAC adds them as they are, and again after. `labels =
+"expanded"` keeps a mean for each domain that a class is in, of which the nearest answers for it.
 """
 
 from __future__ import annotations

@@ -6,10 +6,11 @@ Trained: adapters with the first domain; nothing after that.
 Stored: the adapters, two sums, of channels with channels and of channels with classes, and what follows from them.
 Paper: McDonnell et al., "RanPAC: Random Projections and Pre-trained Models for Continual Learning", NeurIPS 2023, arXiv
 2307.02251.
-Here: the head of cosines that the adapters are trained with begins at a scale of 10. The ridge is chosen on the newest
-domain alone, as in the original, and raised where the sums could not be inverted with it. The random map is not stored:
-it follows from the seed. `channels = 0` leaves it out, `rank = 0` the adapters. With both, this is a linear probe on
-the frozen features of all domains at once, in closed form: the bound for probes that see one domain after another.
+Here: the pixels are those of all methods here, where the released code leaves them from 0 to 1. The head of cosines
+that the adapters are trained with begins at a scale of 10. The ridge is chosen on the newest domain alone, as in the
+original, and raised where the sums could not be inverted with it. The random map is not stored: it follows from the
+seed. `channels = 0` leaves it out, `rank = 0` the adapters. With both, this is a linear probe on the frozen features of
+all domains at once, in closed form: the bound for probes that see one domain after another.
 """
 
 from __future__ import annotations

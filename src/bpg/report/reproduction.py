@@ -210,7 +210,7 @@ def write_reproduction(items: Sequence[Item], scale: str, results: Results, out:
     """Write every item as Markdown, LaTeX and figures, and all on one HTML page; the files a reader starts from."""
     sections = reproduction(items, results)
     head = Section("What this is", [results.setup.scale.note, AVERAGE], protocols(results))
-    page = Page(f"bpg: the paper at the scale {scale}", [head, *sections.values()])
+    page = Page(f"bpg: the paper at the scale {Path(scale).stem}", [head, *sections.values()])
     tables, figures = out / "tables", out / "figures"
     for folder in (tables, figures):
         folder.mkdir(parents=True, exist_ok=True)

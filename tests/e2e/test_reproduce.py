@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from bpg.experiments.cost import GPUS
 from tests.command import bpg, document, done, refused
 from tests.conftest import ROOT
 from tests.toy import toy_checkpoint, toy_folder
@@ -152,6 +153,12 @@ def test_a_limit_is_one(here: Path) -> None:
     assert len(list((here / "runs" / "toy").glob("*-seed*"))) == 2
 
 
+def test_what_is_said_of_the_jobs_can_be_typed(here: Path) -> None:
+    said = bpg("reproduce", "weighting", *TOY, "--only", "seed 0", "--runs", "elsewhere", cwd=here).stderr
+    (typed,) = re.findall("`bpg (status [^`]+)`", said)
+    assert document(*typed.split(), cwd=here)["counts"] == {"done": 1}
+
+
 def test_a_plan_runs_nothing(here: Path) -> None:
     plan = document("reproduce", "all", *TOY, "--plan", cwd=here)
     (row,) = plan["streams"]
@@ -159,6 +166,8 @@ def test_a_plan_runs_nothing(here: Path) -> None:
     assert row["done"] == 0
     assert row["hours here"] > 0
     assert row["GB to train"] > 0
+    assert row["fits"] == [gpu.name for gpu in GPUS]  # a toy fits everywhere
+    assert "every GPU" in bpg("reproduce", "all", *TOY, "--plan", cwd=here).stdout
     assert not (here / "runs").exists()
     assert not (here / "reproduced").exists()
     rows = document("reproduce", "list", *TOY, cwd=here)

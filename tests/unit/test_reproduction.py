@@ -14,7 +14,8 @@ from bpg.errors import ModelError, WrongUse
 from bpg.experiments.cost import sizes_of
 from bpg.experiments.grid import Grid, Standing
 from bpg.experiments.paper import ITEMS, Setup, adaptive, equivalent, jobs_of, run, uniform
-from bpg.experiments.scale import SCALES, STREAMS, Job, paper, read_scale, streams_of
+from bpg.experiments.records import read_run, write_json
+from bpg.experiments.scale import SCALES, STREAMS, Job, Scale, paper, read_scale, streams_of
 from bpg.experiments.workshop import SURVEY, read_survey
 from bpg.metrics import average_accuracy
 from bpg.registry import METHODS
@@ -162,7 +163,8 @@ def test_the_papers_own_matrix_differs_by_nothing_from_the_paper(printed: Result
     parts = {row["method"]: row for row in table("components", printed, "DomainNet") if row["backbone"] == "vit"}
     assert parts["Baseline + BPG-Adapter"]["A_T ours"] == "68.33 ± 0.00"
     assert parts["Baseline"]["A_T ours"] == "-"
-    matrix = table("matrices", printed, "ours, BPG")
+    assert table("matrices", printed, "the paper's, BPG: A_T 72.19, F_T 0.22")
+    matrix = table("matrices", printed, "ours, BPG: A_T 72.19 ± 0.00, F_T 0.24 ± 0.00")
     assert matrix[5]["clipart"] == "76.83"
     assert matrix[0]["sketch"] == ""
 
@@ -187,6 +189,25 @@ def test_a_scale_says_what_stands_for_domainnet(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(WrongUse, match="nothing stands for DomainNet"):
         read_scale(str(tmp_path / "mine.toml"))
+
+
+def test_a_seed_that_stands_twice_is_refused() -> None:
+    values = {"note": "", "ranks": [2], "drawn": [2], "r0s": [2], "streams": {"domainnet": {"config": "emoji"}}}
+    with pytest.raises(WrongUse, match="a seed stands twice"):
+        Scale(**values, seeds=[0, 1, 0])
+
+
+def test_a_survey_is_one_job_whoever_asks_for_it() -> None:
+    for scale, r0 in (("small", 16), ("paper", 64)):
+        first = setup(scale).first
+        assert first.survey(0).key == first.survey(0, r0=r0).key
+        assert first.survey(0).key != first.survey(0, r0=4).key
+
+
+def test_the_reference_of_the_rule_stands_before_the_domains() -> None:
+    for name in STREAMS:
+        first = table(f"separability-{name}", results("paper"), "The paper's")[0]
+        assert list(first.values()) == ["ImageNet, t = 0", "0.392", "0.518", "0.756"]
 
 
 def test_figures_of_one_seed_ask_for_one() -> None:
@@ -248,7 +269,9 @@ def test_a_result_that_is_damaged_is_not_done(printed: Results, tmp_path: Path) 
     records.write_text("\n".join(whole.splitlines()[:3]))  # of six domains
     assert grid.standing(job, tmp_path).state == "stopped"
     records.write_text(whole)
-    for text in ("[]", "{", '{"state": "done"}', '{"state": "failed"}'):
+    stopped = {"title": job.title, "state": "begun", "seconds": 1.0}
+    wrong = [stopped | {key: value} for key, value in (("seconds", "abc"), ("seconds", None), ("state", ["a"]))]
+    for text in ("[]", "{", '{"state": "done"}', '{"state": "failed"}', *map(json.dumps, wrong)):
         note.write_text(text)
         assert grid.standing(job, tmp_path).state == "waiting"
     (tmp_path / "out" / "jobs.json").write_text(json.dumps([job.as_dict() | {"document": {}}]))
@@ -258,10 +281,41 @@ def test_a_result_that_is_damaged_is_not_done(printed: Results, tmp_path: Path) 
 
 def test_a_survey_that_is_damaged_is_none_and_told(tmp_path: Path) -> None:
     assert read_survey(tmp_path) is None
-    for text in ("{", "{}", "[]", '{"rule": {}, "expert": {}, "named": {}, "domains": []}'):
-        (tmp_path / SURVEY).write_text(text)
+    survey = {"rule": {}, "expert": {}, "named": {"name": "ViT-B/16"}, "backbone": [], "domains": [surveyed("a", 0.5)]}
+    (tmp_path / SURVEY).write_text(json.dumps(survey))
+    assert read_survey(tmp_path) == survey
+    unsaid = {key: value for key, value in survey.items() if key != "named"}
+    for wrong in ([], {}, unsaid, survey | {"domains": [surveyed("a", 0.5) | {"rank": "many"}]}):
+        (tmp_path / SURVEY).write_text(json.dumps(wrong))
         with pytest.warns(UserWarning, match="is left out"):
             assert read_survey(tmp_path) is None
+
+
+def surveyed(name: str, separability: float) -> dict[str, Any]:
+    """What a survey says of a domain."""
+    numbers = {"images": 1, "rank": 4, "parameters": 1, "between": 0.1, "within": 0.2, "separability": separability}
+    return {"name": name, "spent": {"pass": {"seconds": 1.0}}, **numbers}
+
+
+def test_maps_and_records_that_are_damaged_inside_are_told(printed: Results) -> None:
+    folder = printed.folders[run(printed.setup.first, "bpg", 0).key]
+    (folder / "maps.json").write_text(json.dumps({"tests": {"clipart": {}}, "border": [1]}))
+    with pytest.warns(UserWarning, match=r"maps.json is left out"):
+        assert read_run(folder).maps is None
+    (folder / "maps.json").unlink()
+    records = folder / "records.jsonl"
+    first, *rest = map(json.loads, records.read_text().splitlines())
+    for ways in ("soft", {"soft": "many"}, {"soft": [{"name": "clipart"}]}):
+        records.write_text("\n".join(map(json.dumps, (first | {"ways": ways}, *rest))))
+        with pytest.raises(ModelError, match="is no run that can be read"):
+            read_run(folder)
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="taken"):
+        write_json(tmp_path / "taken", {})
+    assert [file.name for file in tmp_path.iterdir()] == ["taken"]
 
 
 def test_a_way_that_a_seed_does_not_have_is_not_measured(printed: Results) -> None:
@@ -286,7 +340,7 @@ def test_experts_that_have_not_learned_are_told_and_not_drawn(printed: Results, 
         about = json.loads((folders[job.key] / "run.json").read_text())
         about["data"]["classes"] = [str(place) for place in range(345)]
         (folders[job.key] / "run.json").write_text(json.dumps(about))
-    domains = [{"name": n, "images": 1, "rank": 4, "separability": s} for s, n in enumerate(DOMAINS["domainnet"], 1)]
+    domains = [surveyed(name, s) for s, name in enumerate(DOMAINS["domainnet"], 1)]
     survey = setup.first.survey(0)
     folders[survey.key] = tmp_path / "survey"
     folders[survey.key].mkdir()

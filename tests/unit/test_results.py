@@ -62,8 +62,10 @@ def test_a_reproduction_of_the_docs_is_as_the_command_wrote_it(name: str, tmp_pa
     away = {name: value for name, value in os.environ.items() if name not in ("BPG_DATA", "BPG_WEIGHTS")}
     alone = away | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}  # neither images nor weights are needed
     subprocess.run(command, check=True, timeout=600, cwd=tmp_path, env=alone)
-    for file in ("report.md", "tables.tex"):
-        assert (tmp_path / file).read_text(encoding="utf-8") == (folder / file).read_text(encoding="utf-8")
+    drawn = [f"figures/{file.name}" for file in folder.glob("figures/*.svg")]
+    assert drawn
+    for file in ("report.md", "tables.tex", *drawn):
+        assert (tmp_path / file).read_text(encoding="utf-8") == (folder / file).read_text(encoding="utf-8"), file
     for written in folder.rglob("*.*"):
         if written.suffix != ".png":
             assert not MACHINE.search(written.read_text(encoding="utf-8")), written

@@ -74,6 +74,7 @@ class Probe:
         million = million_passes(open_jobs)
         hours = None if million is None else million * 1e6 / 3600
         needs = [self._memory(job) for job in jobs if job.kind == "run"]
+        most = max((size for _, size in needs), default=self.weights) / 1e9
         speeds = {gpu.name: gpu.teraflops * 1e12 * UTILISATION for gpu in GPUS}
         return {
             "jobs": len(jobs),
@@ -85,7 +86,8 @@ class Probe:
             },
             "MB an image": self.kept / 1e6,
             "batch": max((batch for batch, _ in needs), default=0),
-            "GB to train": max((size for _, size in needs), default=self.weights) / 1e9,
+            "GB to train": most,
+            "fits": [gpu.name for gpu in GPUS if most <= gpu.gigabytes],
             "GB on disk": len(open_jobs) * 2 * self.weights / 1e9,
         }
 

@@ -178,7 +178,7 @@ def reproduce_items(
         if not [job for job in new if job.key not in failed]:
             break
         done = sum(_is_done(grid, job, runs) for job in ready)
-        common.say(f"{done} of {len(ready)} jobs are done; `bpg status {out}` watches the rest.")
+        common.say(f"{done} of {len(ready)} jobs are done; `bpg status {out} --runs {runs}` watches the rest.")
         try:
             ENGINES[engine](out, runs, ready, means, session=session, tell=lambda now: _say(common, now))
         except KeyboardInterrupt:
@@ -327,7 +327,7 @@ def plan_items(
     wanted = jobs_of(items_of(names), setup)
     jobs = chosen(wanted, only, limit)
     _say_unfit(common, wanted, jobs)
-    later = to_follow(items_of(names), setup)
+    later = to_follow(items_of(names), setup) if limit is None else 0
     device = common.use_machine()
     groups: dict[tuple[str, int | None], dict[str, list[Job]]] = {}
     for job in jobs:
@@ -351,18 +351,27 @@ def plan_items(
             "h here": row["hours here"],
         }
         | {column: row["gpu_hours"][gpu] for column, gpu in gpus.items()}
-        | {"lacks": _briefly(row["lacks"])}
+        | {"lacks": _briefly(row["lacks"]), "fits": _fitting(row["fits"])}
         for row in rows
     ]
     print_table(shown, columns=("data", "backbone", "jobs", "done", "M passes", "h here", *gpus))
     print()
-    print_table(shown, columns=("data", "backbone", "MB an image", "batch", "GB to train", "GB on disk", "lacks"))
+    memory = ("MB an image", "batch", "GB to train", "fits", "GB on disk")
+    print_table(shown, columns=("data", "backbone", *memory, "lacks"))
     _say_lacks(common, rows)
     hours = sum(row["hours here"] or 0.0 for row in rows)
     common.say(f"In all about {_hours(hours)} h here with all cores, from forward passes timed now.")
     common.say(f"GPUs: operations over {UTILISATION:.0%} of the data sheet's float32, not measured.")
     if later:
-        common.say(f"Not counted: {later} runs with a uniform r of equal size, which follows from surveys to come.")
+        most = "up to " if only else ""
+        common.say(
+            f"Not counted: {most}{later} runs with a uniform r of equal size, which follows from surveys to come."
+        )
+
+
+def _fitting(names: Sequence[str]) -> str:
+    """The GPUs whose memory takes a step as it is; on others the loop takes a batch in smaller parts."""
+    return "every GPU" if len(names) == len(GPUS) else ", ".join(names) or "no GPU whole"
 
 
 def _hours(hours: float | None) -> str:
@@ -375,10 +384,10 @@ def show_status(common: Common, out: Path, runs: Path, *, processes: int | None)
     standings = [grid.standing(job, runs) for job in grid.jobs()]
     if not standings:
         raise WrongUse(
-            f"there is no grid at {out}",
-            wanted="a folder that `bpg reproduce` writes to",
-            came="no jobs",
-            remedy="Name the folder that was given as --out.",
+            f"there are no jobs at {out}",
+            wanted="a folder that `bpg reproduce` writes to, with jobs that can be done here",
+            came="none",
+            remedy="Name the folder that was given as --out; `bpg reproduce` says what the jobs lack.",
         )
     counts: Counter[str] = Counter(standing.state for standing in standings)
     left = seconds_left(standings, processes or max(1, counts["running"]))
@@ -395,7 +404,7 @@ def show_status(common: Common, out: Path, runs: Path, *, processes: int | None)
         print_table(rows, columns=("job", "state", "minutes", "why"))
     order = ("done", "running", "failed", "stopped", "waiting")
     print(", ".join(f"{counts[state]} {state}" for state in order if counts[state]))
-    if left is not None:
+    if left:
         common.say(f"about {_long(left)} left, from what the finished jobs took")
 
 

@@ -73,7 +73,7 @@ class GPU:
 
     name: str
     teraflops: float  # at the most, float32
-    gigabytes: float
+    gigabytes: float  # of memory
 
 
 UTILISATION = 0.35  # of a data sheet's operations, assumed

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from bpg.compute import available_cores, choose_device, set_threads
 from bpg.errors import BPGError, WrongUse
@@ -25,7 +25,6 @@ from bpg.experiments.scale import Job
 from bpg.experiments.workshop import Workshop
 from bpg.progress import progress_bar
 
-Engine = Literal["local", "ray"]
 Tell = Callable[[Standing], None]
 RETRIES = 3  # of a Ray task whose worker died; each goes on where the last one was
 PLACES = ("BPG_DATA", "BPG_WEIGHTS")  # that Ray's workers look in, too, unless they have their own

@@ -33,6 +33,7 @@ LIST, JOBS = "jobs.json", "jobs"
 WAIT = 0.5  # seconds between two looks at jobs that others hold
 State = Literal["done", "failed", "running", "stopped", "waiting"]
 TOLD = {"done": "run", "failed": "reason"}  # what a note says besides
+KINDS = {"seconds": int | float, "began": int | float}  # of what a note says; all else is text
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,10 @@ class Grid:
         """What is written of a job; nothing, if nobody began it, or if that is damaged."""
         try:
             found = json.loads(self._file(job, "json").read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
+            whole = all(isinstance(value, KINDS.get(name, str)) for name, value in found.items() if name != "process")
+            return found if whole and TOLD.get(found["state"], "title") in found else {}
+        except (FileNotFoundError, ValueError, KeyError, AttributeError):
             return {}
-        whole = isinstance(found, dict) and TOLD.get(found.get("state", ""), "title") in found
-        return found if whole else {}
 
     def result(self, job: Job, runs: Path) -> Path | None:
         """The folder with the result of a job that is done, if it is still there; of a part, that of the run which

@@ -130,7 +130,14 @@ def _check_portrait(found: Mapping[str, Any]) -> None:
 
 
 def _check_maps(found: Mapping[str, Any]) -> None:
-    found["tests"].items(), list(found["border"])
+    for test in found["tests"].values():
+        for what in ("frozen", "expert"):
+            for (x, y), label in zip(test.get(what, ()), test["labels"], strict=False):
+                test["classes"][label], float(x), float(y)
+    for answer in found["border"]:
+        answer["test"], answer["path"], answer["true"]
+        for way in ("hard", "soft"):
+            answer[way]["label"], answer[way]["weights"].items()
 
 
 def read_optional(file: Path, check: Callable[[Mapping[str, Any]], object]) -> dict[str, Any] | None:
@@ -161,6 +168,9 @@ def read_run(folder: Path) -> Run:
             raise ValueError(f"{known} for label, seed, method, digest and backbone")
         for record in run.records:
             run.ways_of(record)
+            for tallies in record["ways"].values():
+                for tally in tallies:
+                    tally["name"], tally["domain"], tally["correct"] + tally["total"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(
             f"{folder} is no run that can be read",
@@ -214,8 +224,14 @@ def append_line(file: Path, value: Any) -> None:
 def replace_text(file: Path, text: str) -> None:
     """`text` in the place of the file, in one step."""
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(file)
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(file)
+    except OSError as error:
+        error.filename = error.filename or str(file)  # a full disk names none
+        raise
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def lines(file: Path) -> Iterable[dict[str, Any]]:

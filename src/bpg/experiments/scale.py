@@ -50,6 +50,13 @@ class Scale:
                 came=", ".join(self.streams) or "no stream",
                 remedy="Say what stands for it.",
             )
+        if len(set(self.seeds)) < len(self.seeds):
+            raise WrongUse(
+                "a seed stands twice",
+                wanted="seeds that differ: a spread over the same run would be none",
+                came=", ".join(map(str, self.seeds)),
+                remedy="Leave the repeated ones out.",
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +131,9 @@ class Stream:
 
     def survey(self, seed: int, *, like: str = "bpg", **changes: Any) -> Job:
         """How separable each domain is, and which r_t follows."""
-        return Job("survey", self._changed("bpg", seed, like, changes))
+        document = self._changed("bpg", seed, like, changes)
+        document["methods"]["bpg"].pop("ways", None)  # nothing is answered: one survey, one key
+        return Job("survey", document)
 
     def _changed(self, label: str, seed: int, like: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         document = self.document(like or label)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -151,4 +152,6 @@ def read_survey(folder: Path) -> dict[str, Any] | None:
 def _check_survey(found: Mapping[str, Any]) -> None:
     found["rule"].items(), found["expert"], found["named"]["name"], found["backbone"]
     for domain in found["domains"]:
-        domain["name"], domain["images"], domain["rank"], domain["separability"]
+        domain["name"], domain["images"] + domain["rank"] + domain["parameters"], domain["spent"]["pass"].items()
+        for number in ("between", "within", "separability"):
+            math.isnan(domain[number] or 0.0)

@@ -79,7 +79,8 @@ def ranks(results: Results) -> Made:
             rows.append([name, size, *cells, len(group.runs)])
     columns = ["model", "mean r_t", "A_T hard", "F_T hard", "A_T mixed", "F_T mixed", "seeds"]
     caption = (
-        "Hard selection, as in the paper's figure; mean and standard deviation over seeds where there are several."
+        "Hard selection, as in the paper's figure; mean and standard deviation over seeds where there are several. "
+        "Adaptive points stand at the mean of their r_t, moved a little to the right, beside the uniform ones."
     )
     notes = []
     if failed:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bpg.backbones.catalogue import catalogue
 from bpg.capacity import allocate
 from bpg.experiments.paper import LORA, PROMPTS, run, uniform
 from bpg.experiments.scale import STREAMS, Stream
@@ -66,9 +67,9 @@ def separability(name: str) -> Callable[[Results], Made]:
         found = results.survey(stream.survey(results.setup.scale.seeds[0])) if stream is not None else None
         ours = {domain["name"]: domain for domain in found["domains"]} if found else {}
         columns = ["domain", "R_bcs", "R_wcs", "s_t"]
-        its: list[list[Cell]] = [
-            [domain, *(f"{known[key][at]:.3f}" for key in ("bcs", "wcs", "s"))] for at, domain in enumerate(names)
-        ]
+        reference = results.paper["separability"]["imagenet"]
+        its: list[list[Cell]] = [["ImageNet, t = 0", *(f"{reference[key]:.3f}" for key in ("bcs", "wcs", "s"))]]
+        its += [[domain, *(f"{known[key][at]:.3f}" for key in ("bcs", "wcs", "s"))] for at, domain in enumerate(names)]
         tables = [Table(columns, its, title="The paper's")]
         if found is not None:
             rows: list[list[Cell]] = []
@@ -76,7 +77,10 @@ def separability(name: str) -> Callable[[Results], Made]:
                 values = [row[key] for key in ("between", "within", "separability")]
                 rows.append([domain, row["images"], *(None if v is None else f"{v:.3f}" for v in values), row["rank"]])
             tables.append(Table(["domain", "images", *columns[1:], "r_t"], rows, title=_ours(found)))
-        text = ["Unit-length features of the frozen class token. r_t = s_0 r_0 / s_t."]
+        text = [
+            "Unit-length features of the frozen class token. r_t = s_0 r_0 / s_t; s_0 is that of the images the "
+            f"backbone was trained on, t = 0. The paper has r_0 = {known['r0']} here."
+        ]
         if results.whole and set(ours) >= set(names):
             rows = []
             for at, domain in enumerate(names):
@@ -91,8 +95,14 @@ def separability(name: str) -> Callable[[Results], Made]:
 
 
 def _ours(found: Mapping[str, Any]) -> str:
-    """Whose numbers a survey has, and by which estimate."""
-    return f"Ours, on {found['named']['name']}, estimator {found['rule']['estimator']}"
+    """Whose numbers a survey has, by which estimate, and what r_t follows from."""
+    rule, name = found["rule"], found["named"]["name"]
+    if rule["rank"] is not None or rule["lam"] is not None:
+        follows = f"r_t = {rule['rank']}" if rule["rank"] is not None else f"lambda = {rule['lam']:g}"
+    else:
+        s_0 = rule["s0"] if rule["s0"] is not None else catalogue()[name].s_0  # without either there is no survey
+        follows = f"s_0 = {s_0:.3f}, r_0 = {rule['r0']}"
+    return f"Ours, on {name}, estimator {rule['estimator']}, {follows}"
 
 
 def main(name: str) -> Callable[[Results], Made]:
@@ -328,17 +338,22 @@ def tuning(results: Results) -> Made:
 
 def matrices(results: Results) -> Made:
     """Accuracy on each domain after each, hard and mixed."""
-    its = results.paper["accuracy_matrix_domainnet"]
+    its, heads = results.paper["accuracy_matrix_domainnet"], results.paper["ablation_weighting_domainnet"]
     blocks: list[Table] = []
-    for title, key in (("the paper's, hard selection", "hard_selection"), ("the paper's, BPG", "bpg")):
-        blocks.append(_triangle(title, DOMAINS["domainnet"], its[key]))
+    for title, key, head in (("hard selection", "hard_selection", "hard"), ("BPG", "bpg", "threshold+l1")):
+        both = f"A_T {printed(heads[head]['A_T'])}, F_T {printed(heads[head]['F_T'])}"
+        blocks.append(_triangle(f"the paper's, {title}: {both}", DOMAINS["domainnet"], its[key]))
     group = results.of(results.setup.first, "bpg")
     if group is not None:
         order = group.first.order
         for way in ("hard", "soft"):
             grid = np.mean([each.counts(way).accuracies for each in group.runs], axis=0)
             rows = [[float(grid[stage, at]) for at in range(stage + 1)] for stage in range(len(order))]
-            blocks.append(_triangle(f"ours, {'BPG' if way == 'soft' else 'hard selection'}", order, rows))
+            both = ", ".join(
+                f"{name} {told(measured(group, way, measure))}"
+                for name, measure in (("A_T", average_accuracy), ("F_T", forgetting))
+            )
+            blocks.append(_triangle(f"ours, {'BPG' if way == 'soft' else 'hard selection'}: {both}", order, rows))
         blocks += sources({"bpg": group})
     text = [
         "Rows: after learning this domain. Percent right.",

@@ -315,11 +315,19 @@ def test_the_same_seed_gives_the_same_bytes(make: Make, stream: DomainStream) ->
 def test_batch_size_and_mates_do_not_matter(make: Make, stream: DomainStream, pixels: torch.Tensor) -> None:
     learner = make.taught(2)
     pixels = torch.cat([some_of(learner, stream.domains[:2]), pixels[:3]])  # of both, whose prompts must not meet
-    together = learner.forward(pixels).log_probs
-    alone = torch.cat([learner.forward(image[None]).log_probs for image in pixels])
+
+    def answers(images: torch.Tensor) -> torch.Tensor:
+        """In every way that the method can answer (images, ways, classes)."""
+        found = [learner.forward(images)]
+        if isinstance(learner, Routable):
+            found += learner.compare(images, list(ways_of(learner, FUSIONS).values()), true=learner.domains[0])
+        return torch.stack([each.log_probs for each in found], dim=1)
+
+    together = answers(pixels)
+    alone = torch.cat([answers(image[None]) for image in pixels])
     order = torch.randperm(9, generator=torch.Generator().manual_seed(0))
     assert_close(alone, together, rtol=0, atol=1e-5)
-    assert_close(learner.forward(pixels[order]).log_probs, together[order], rtol=0, atol=1e-5)
+    assert_close(answers(pixels[order]), together[order], rtol=0, atol=1e-5)
 
 
 def test_saving_and_loading_changes_nothing(

@@ -59,6 +59,10 @@ class State:
     shared: Mapping[str, Tensor] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON that is no domain's own
 
+    def below(self, prefix: str) -> dict[str, Tensor]:
+        """The shared tensors whose names begin with `prefix`, by the rest of their names."""
+        return {name.removeprefix(prefix): own for name, own in self.shared.items() if name.startswith(prefix)}
+
 
 def save_state(state: State, folder: Path, *, event: str, expects: str | None = None) -> str:
     """Put `state` in the place of whatever model is in `folder`; its digest. `event` goes into the history.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -16,3 +17,8 @@ class Prediction:
     experts: Tensor  # (B,) how many experts spoke
     confidences: Tensor | None = None  # (B, T), what the router thought before fusion made weights of it
     unknown: Tensor | None = None  # (B,) from 0 to 1: how much the image looks like none of the domains; nan: not known
+
+    @classmethod
+    def of_one(cls, log_probs: Tensor) -> Prediction:
+        """Of a model that has no experts to choose from."""
+        return cls(log_probs, None, torch.ones(len(log_probs), dtype=torch.long))

@@ -25,10 +25,9 @@ from bpg.config import later, settings
 from bpg.data.batches import FeatureBatches
 from bpg.data.domain import Domain
 from bpg.methods.base import prepared
-from bpg.methods.er import ERSettings
+from bpg.methods.er import HerdedSettings
 from bpg.methods.parts.bias import Correction, corrected, held_out
 from bpg.methods.parts.heads import OF
-from bpg.methods.parts.memory import MemorySettings
 from bpg.methods.parts.teacher import distillation
 from bpg.methods.parts.whole import Network, Whole
 from bpg.store import State
@@ -36,11 +35,9 @@ from bpg.training import Optimisation
 
 
 @settings
-class BiCSettings(ERSettings):
+class BiCSettings(HerdedSettings):
     """How old answers are kept, and how the bias is found."""
 
-    optimisation: Optimisation = Optimisation(epochs=15, lr=1e-3, weight_decay=5e-4)
-    memory: MemorySettings = MemorySettings(choice="herding")
     labels: Literal["expanded"] = later("expanded")  # a row of the head for each class of each domain
     temperature: PositiveFloat = 2.0  # tau of the distillation
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1  # of the kept images, and as many new ones

@@ -27,6 +27,14 @@ class ERSettings(WholeSettings):
     memory: MemorySettings = MemorySettings()
 
 
+@settings
+class HerdedSettings(ERSettings):
+    """Fine-tuning, and kept images that stand for their class and domain."""
+
+    optimisation: Optimisation = Optimisation(epochs=15, lr=1e-3, weight_decay=5e-4)
+    memory: MemorySettings = MemorySettings(choice="herding")
+
+
 class ER(Whole):
     """Fine-tuning with images of earlier domains in every batch."""
 

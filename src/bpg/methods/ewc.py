@@ -80,8 +80,7 @@ class EWC(Whole):
 
     def restore(self, state: State) -> None:
         super().restore(state)
-        device = self.backbone.device
-        kept = {n.removeprefix(PREFIX): t.to(device) for n, t in state.shared.items() if n.startswith(PREFIX)}
+        kept = {name: own.to(self.backbone.device) for name, own in state.below(PREFIX).items()}
         shapes = {name: parameter.shape for name, parameter in self.network.named_parameters()}
         if kept and {name: tensor.shape for name, tensor in kept.items()} != shapes:
             raise ValueError("an information of other shapes than the parameters")

@@ -3,7 +3,8 @@ the lower yardstick of the field: what a method must beat to be worth its name.
 
 Trained: the whole network and one head.
 Stored: the network.
-Paper: none; settings as in PILOT (Sun et al., 2023, arXiv 2309.07117).
+Paper: none; settings as in PILOT (Sun et al., 2023, arXiv 2309.07117), whose weight decay falls to 2e-4 after the first
+domain; here it stays.
 Here: one head for the classes that all domains share; `labels = "expanded"` gives every domain rows of its own, as
 class-incremental code does, of which the best answers for its class.
 """

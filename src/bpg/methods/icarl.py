@@ -23,25 +23,22 @@ from bpg.compute import as_float64
 from bpg.config import settings
 from bpg.data.domain import Domain
 from bpg.errors import WrongUse
-from bpg.methods.er import ERSettings
+from bpg.methods.er import HerdedSettings
 from bpg.methods.parts.heads import per_class
-from bpg.methods.parts.memory import Memory, MemorySettings
+from bpg.methods.parts.memory import Memory
 from bpg.methods.parts.single import Labels
 from bpg.methods.parts.teacher import held_to
 from bpg.methods.parts.whole import Network, Whole
 from bpg.store import State
-from bpg.training import Optimisation
 from bpg.types import Prediction
 
 FAR = 1e4  # of a row without a kept image
 
 
 @settings
-class ICaRLSettings(ERSettings):
+class ICaRLSettings(HerdedSettings):
     """How old answers are kept, and how sure the means sound."""
 
-    optimisation: Optimisation = Optimisation(epochs=15, lr=1e-3, weight_decay=5e-4)
-    memory: MemorySettings = MemorySettings(choice="herding")
     labels: Labels = "expanded"
     strength: NonNegativeFloat = 1.0  # of the distillation
     temperature: PositiveFloat = 2.0  # tau of the distillation
@@ -91,7 +88,7 @@ class ICaRL(Whole):
         features, means = as_float64(F.normalize(self.network.net(images), dim=-1)), as_float64(self._means)
         distance = torch.cdist(features, means).square().masked_fill(~means.any(dim=1), FAR)
         log_probs = per_class(-self.settings.sharpness * distance, self.network.head.classes)
-        return Prediction(log_probs, None, torch.ones(len(images), dtype=torch.long))
+        return Prediction.of_one(log_probs)
 
     def state(self) -> State:
         whole = super().state()

@@ -89,7 +89,7 @@ class SequentialProbe(Learner):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Prediction:
         logits = self._head(scaled(self.backbone.embed(images)))
-        return Prediction(torch.log_softmax(as_float64(logits), dim=1), None, torch.ones(len(images), dtype=torch.long))
+        return Prediction.of_one(torch.log_softmax(as_float64(logits), dim=1))
 
     def state(self) -> State:
         facts = {"classes": list(self.classes), "images_sha256": self._learned_from}

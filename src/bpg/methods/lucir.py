@@ -25,20 +25,18 @@ from torch import Tensor
 from bpg.config import settings
 from bpg.data.batches import FeatureBatches
 from bpg.data.domain import Domain
-from bpg.methods.er import ERSettings
+from bpg.methods.er import HerdedSettings
 from bpg.methods.parts.heads import OF, CosineHead, GrowingHead
-from bpg.methods.parts.memory import Memory, MemorySettings
+from bpg.methods.parts.memory import Memory
 from bpg.methods.parts.single import Labels
 from bpg.methods.parts.whole import Network, Whole
 from bpg.training import Optimisation
 
 
 @settings
-class LUCIRSettings(ERSettings):
+class LUCIRSettings(HerdedSettings):
     """How features and directions are held."""
 
-    optimisation: Optimisation = Optimisation(epochs=15, lr=1e-3, weight_decay=5e-4)
-    memory: MemorySettings = MemorySettings(choice="herding")
     labels: Labels = "expanded"
     scale: PositiveFloat = 10.0  # eta, where it begins
     keep: NonNegativeFloat = 5.0  # lambda_base, of the features' directions, times the root of the old domains' number

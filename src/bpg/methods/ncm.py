@@ -74,7 +74,7 @@ class NCM(Learner):
         means = F.normalize(torch.stack([self._sums[row] for row in rows]), dim=1)
         z = as_float64(self.backbone.embed(images))
         log_probs = per_class(z @ means.to(z).T / self.settings.temperature, rows)
-        return Prediction(log_probs, None, torch.ones(len(images), dtype=torch.long))
+        return Prediction.of_one(log_probs)
 
     def state(self) -> State:
         shared = {}

@@ -104,7 +104,7 @@ class PINA(Pooled):
         if not state.domains:
             return
         unified = self._classifier(state.facts["unified"])
-        unified.load_state_dict({name.removeprefix("unified/"): own for name, own in state.shared.items()})
+        unified.load_state_dict(state.below("unified/"))
         self.unified = unified.requires_grad_(False).eval()
         for name, learned in state.domains.items():
             expert = self._expert(unified, learned.facts["classes"], name, first=learned.facts["first"])

@@ -100,7 +100,7 @@ class RanPAC(Learner):
     def forward(self, images: Tensor) -> Prediction:
         scores = self._ridge.scores(self.backbone(images, _tuning(self._adapters)))
         log_probs = torch.log_softmax(scores / self.settings.temperature, dim=1)
-        return Prediction(log_probs, None, torch.ones(len(images), dtype=torch.long))
+        return Prediction.of_one(log_probs)
 
     def state(self) -> State:
         own = self._adapters.state_dict() if self._adapters is not None else {}
@@ -108,13 +108,12 @@ class RanPAC(Learner):
         return self.make_state(shared=shared, facts={"classes": list(self.classes), "domains": self._domains})
 
     def restore(self, state: State) -> None:
-        own = {n.removeprefix("adapters/"): t for n, t in state.shared.items() if n.startswith("adapters/")}
         sums = {name: tensor for name, tensor in state.shared.items() if not name.startswith("adapters/")}
         self._ridge.restore(sums, state.facts["classes"])
         self._domains = list(state.facts["domains"])
         if self.settings.rank and self._domains:
             self._adapters = self._empty(generator_of(0)).requires_grad_(False)
-            self._adapters.load_state_dict(own)
+            self._adapters.load_state_dict(state.below("adapters/"))
 
 
 def _tuning(adapters: Adapters | None) -> Tuning:

@@ -108,7 +108,7 @@ class SOYO(Pooled):
         if not state.domains:
             return
         self.selector.grow(list(state.domains), seed=0)
-        self.selector.load_state_dict({name.removeprefix("selector/"): own for name, own in state.shared.items()})
+        self.selector.load_state_dict(state.below("selector/"))
         self.selector.requires_grad_(False)
         for name, learned in state.domains.items():
             expert = self._expert(learned.facts["classes"], name)

@@ -30,7 +30,7 @@ class AlignedSettings:
     where: Literal["deep", "shallow"] = "deep"  # adapters behind every block, or one behind the last norm
     head: Kind = "linear"  # text: CLIP's class names behind learned words
     context: PositiveInt = 16  # words of a text head
-    k: PositiveInt = 5  # centres a domain
+    k: PositiveInt = 5  # prototypes a domain: PINA's centres, and where BPG-Inference looks
     optimisation: Optimisation = Optimisation()
     augmentation: Augmentation = Augmentation()
 

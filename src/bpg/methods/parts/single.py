@@ -154,7 +154,7 @@ class Single(Learner):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Prediction:
         log_probs = per_class(as_float64(self.logits(self.network, images)), self.network.head.classes)
-        return Prediction(log_probs, None, torch.ones(len(images), dtype=torch.long))
+        return Prediction.of_one(log_probs)
 
     def state(self) -> State:
         shared = {f"network/{name}": tensor for name, tensor in self.network.state_dict().items()}
@@ -167,12 +167,8 @@ class Single(Learner):
 
     def restore(self, state: State) -> None:
         self.network.head.grow(state.facts["classes"], seed=0)
-        self.network.load_state_dict(_below("network/", state))
+        self.network.load_state_dict(state.below("network/"))
         self.network.to(self.backbone.device).requires_grad_(False)
         self.network.learned_from = dict(state.facts.get("images_sha256", {}))  # older models do not know
         if "memory" in state.facts:
-            self.memory.restore(_below("memory/", state), state.facts["memory"])
-
-
-def _below(prefix: str, state: State) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in state.shared.items() if name.startswith(prefix)}
+            self.memory.restore(state.below("memory/"), state.facts["memory"])

@@ -23,7 +23,7 @@ from bpg.training import Optimisation
 
 @settings
 class WholeSettings:
-    """PILOT's setting for a pre-trained ViT."""
+    """PILOT's setting for a pre-trained ViT on its first domain, kept for all."""
 
     seed: Annotated[int, Field(ge=0)] = 0
     optimisation: Optimisation = Optimisation(epochs=20, lr=1e-3, weight_decay=5e-4)

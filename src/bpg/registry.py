@@ -69,7 +69,7 @@ METHODS = Registry(
             "finetune": "finetune:FineTune",
             "joint": "joint:Joint",
             "linear_probe": "linear_probe:LinearProbe",
-            "sequential_probe": "linear_probe:SequentialProbe",
+            "sequential_probe": "sequential_probe:SequentialProbe",
             "ncm": "ncm:NCM",
             # regularisation
             "ewc": "ewc:EWC",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -154,9 +155,9 @@ def test_a_limit_is_one(here: Path) -> None:
 
 
 def test_what_is_said_of_the_jobs_can_be_typed(here: Path) -> None:
-    said = bpg("reproduce", "weighting", *TOY, "--only", "seed 0", "--runs", "elsewhere", cwd=here).stderr
+    said = bpg("reproduce", "weighting", *TOY, "--only", "seed 0", "--runs", "other runs", cwd=here).stderr
     (typed,) = re.findall("`bpg (status [^`]+)`", said)
-    assert document(*typed.split(), cwd=here)["counts"] == {"done": 1}
+    assert document(*shlex.split(typed), cwd=here)["counts"] == {"done": 1}
 
 
 def test_a_plan_runs_nothing(here: Path) -> None:

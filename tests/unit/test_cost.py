@@ -11,11 +11,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bpg.bench.planning import Probe
 from bpg.bench.timing import UNCOUNTED
-from bpg.experiments.cost import Sizes, forward_operations, kept_bytes, passes_of, published_sizes
+from bpg.experiments.cost import GPUS, Sizes, forward_operations, kept_bytes, passes_of, published_sizes
 from bpg.experiments.scale import Job
 from bpg.experiments.spec import DataSpec
 from bpg.experts.expert import Expert, ExpertSettings
 from bpg.randomness import generator_of
+from tests.conftest import ROOT
 from tests.toy import toy_backbone
 
 SIZES = Sizes((100, 200), (10, 20))
@@ -91,3 +92,9 @@ def test_kept_bytes_grow_with_depth_and_leave_out_weights() -> None:
     block = kept[1] - kept[0]
     assert kept[2] - kept[1] == pytest.approx(block, rel=0.01)
     assert kept[0] < 2 * block  # the last one works for the class token alone
+
+
+def test_the_gpus_of_a_plan_are_those_of_the_docs() -> None:
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    for gpu in GPUS:
+        assert f"| {gpu.name} | {gpu.teraflops:g} | {gpu.gigabytes:g} |" in page

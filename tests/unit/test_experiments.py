@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -18,7 +19,7 @@ from bpg.data.folder import read_folder
 from bpg.errors import ImageError, ModelError, SettingsError, WrongUse
 from bpg.experiments.evaluation import evaluate, ways_of
 from bpg.experiments.manifest import find, prepare
-from bpg.experiments.records import TIMES, Run, append_line, read_run, read_runs
+from bpg.experiments.records import TIMES, Run, append_line, read_run, read_runs, write_json
 from bpg.experiments.runner import learn_part, run_cell
 from bpg.experiments.spec import Spec, cells, data_root, read_spec
 from bpg.metrics import average_accuracy
@@ -273,6 +274,20 @@ def test_a_domain_costs_what_it_cost_before_a_kill_and_is_told_once(
     assert 7000 < red["of_it"]["training"]["seconds"] < 7100
     assert 0 < blue["seconds"] < 100
     assert red["trained"] == blue["trained"] == run.records[-1]["facts"]["red"]["parameters"]
+
+
+def test_a_full_disk_is_told_with_the_file_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fills(file: Path, *_: object, **__: object) -> None:
+        file.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")  # as a write does, which knows no name
+
+    monkeypatch.setattr(Path, "write_text", fills)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_json(tmp_path / "note.json", {})
+    assert caught.value.filename == str(tmp_path / "note.json")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_line_cut_by_a_kill_costs_only_itself(tmp_path: Path, ran: tuple[Path, Spec]) -> None:

@@ -14,7 +14,7 @@ from bpg.errors import ModelError, WrongUse
 from bpg.experiments.cost import sizes_of
 from bpg.experiments.grid import Grid, Standing
 from bpg.experiments.paper import ITEMS, Setup, adaptive, equivalent, jobs_of, run, uniform
-from bpg.experiments.records import read_run, write_json
+from bpg.experiments.records import read_run
 from bpg.experiments.scale import SCALES, STREAMS, Job, Scale, paper, read_scale, streams_of
 from bpg.experiments.workshop import SURVEY, read_survey
 from bpg.metrics import average_accuracy
@@ -169,6 +169,20 @@ def test_the_papers_own_matrix_differs_by_nothing_from_the_paper(printed: Result
     assert matrix[0]["sketch"] == ""
 
 
+def test_one_seed_has_heads_of_two_digits(printed: Results) -> None:
+    job = run(printed.setup.first, "bpg", 0)
+    found = Results(printed.setup, {job.key: printed.folders[job.key]}, {}, whole=True)
+    assert table("matrices", found, "ours, hard selection: A_T 68.33, F_T ")
+
+
+def test_a_survey_of_a_backbone_of_ones_own_is_shown(printed: Results, tmp_path: Path) -> None:
+    job = printed.setup.first.survey(0)
+    stored = STORED | {"rule": STORED["rule"] | {"s0": None}, "domains": [surveyed("a", 0.5)]}
+    (tmp_path / SURVEY).write_text(json.dumps(stored))
+    found = Results(printed.setup, {job.key: tmp_path}, {})
+    assert table("separability-domainnet", found, "Ours, on ViT-B/16, estimator plain, s_0 = -, r_0 = 64")
+
+
 def test_gains_are_taken_within_a_seed(printed: Results, tmp_path: Path) -> None:
     setup = printed.setup
     folders = dict(printed.folders)
@@ -281,14 +295,24 @@ def test_a_result_that_is_damaged_is_not_done(printed: Results, tmp_path: Path) 
 
 def test_a_survey_that_is_damaged_is_none_and_told(tmp_path: Path) -> None:
     assert read_survey(tmp_path) is None
-    survey = {"rule": {}, "expert": {}, "named": {"name": "ViT-B/16"}, "backbone": [], "domains": [surveyed("a", 0.5)]}
+    survey = {**STORED, "domains": [surveyed("a", 0.5)]}
     (tmp_path / SURVEY).write_text(json.dumps(survey))
     assert read_survey(tmp_path) == survey
     unsaid = {key: value for key, value in survey.items() if key != "named"}
-    for wrong in ([], {}, unsaid, survey | {"domains": [surveyed("a", 0.5) | {"rank": "many"}]}):
+    odd = [{"domains": [surveyed("a", 0.5) | {key: "many"}]} for key in ("rank", "separability")]
+    for wrong in ([], {}, unsaid, *(survey | each for each in ({"rule": {}}, *odd))):
         (tmp_path / SURVEY).write_text(json.dumps(wrong))
         with pytest.warns(UserWarning, match="is left out"):
             assert read_survey(tmp_path) is None
+    (tmp_path / SURVEY).write_text("{")
+    with pytest.warns(UserWarning, match="is left out"):
+        assert read_survey(tmp_path) is None
+
+
+STORED: dict[str, Any] = {
+    "rule": {"r0": 64, "s0": 0.756, "lam": None, "rank": None, "max_rank": 1024, "estimator": "plain"},
+    "expert": {}, "named": {"name": "ViT-B/16"}, "backbone": [],
+}  # fmt: skip
 
 
 def surveyed(name: str, separability: float) -> dict[str, Any]:
@@ -299,9 +323,14 @@ def surveyed(name: str, separability: float) -> dict[str, Any]:
 
 def test_maps_and_records_that_are_damaged_inside_are_told(printed: Results) -> None:
     folder = printed.folders[run(printed.setup.first, "bpg", 0).key]
-    (folder / "maps.json").write_text(json.dumps({"tests": {"clipart": {}}, "border": [1]}))
-    with pytest.warns(UserWarning, match=r"maps.json is left out"):
-        assert read_run(folder).maps is None
+    drawn = {"classes": ["a"], "labels": [0], "frozen": [[0.0, 1.0]]}
+    (folder / "maps.json").write_text(json.dumps({"tests": {"clipart": drawn}, "border": []}))
+    assert read_run(folder).maps is not None
+    short = drawn | {"expert": [[0.0, 1.0], ["x"]]}
+    for tests, border in (({"clipart": {}}, []), ({"clipart": drawn}, [1]), ({"clipart": short}, [])):
+        (folder / "maps.json").write_text(json.dumps({"tests": tests, "border": border}))
+        with pytest.warns(UserWarning, match=r"maps.json is left out"):
+            assert read_run(folder).maps is None
     (folder / "maps.json").unlink()
     records = folder / "records.jsonl"
     first, *rest = map(json.loads, records.read_text().splitlines())
@@ -309,13 +338,6 @@ def test_maps_and_records_that_are_damaged_inside_are_told(printed: Results) -> 
         records.write_text("\n".join(map(json.dumps, (first | {"ways": ways}, *rest))))
         with pytest.raises(ModelError, match="is no run that can be read"):
             read_run(folder)
-
-
-def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(OSError, match="taken"):
-        write_json(tmp_path / "taken", {})
-    assert [file.name for file in tmp_path.iterdir()] == ["taken"]
 
 
 def test_a_way_that_a_seed_does_not_have_is_not_measured(printed: Results) -> None:
@@ -344,8 +366,7 @@ def test_experts_that_have_not_learned_are_told_and_not_drawn(printed: Results, 
     survey = setup.first.survey(0)
     folders[survey.key] = tmp_path / "survey"
     folders[survey.key].mkdir()
-    of = {"rule": {}, "expert": {}, "named": {"name": "ViT-B/16"}, "backbone": []}
-    (folders[survey.key] / SURVEY).write_text(json.dumps(of | {"domains": domains}))
+    (folders[survey.key] / SURVEY).write_text(json.dumps(STORED | {"domains": domains}))
     _, blocks, _ = FIGURES["ranks"](Results(setup, folders, {}, whole=True))
     figure = next(block for block in blocks if isinstance(block, Figure))
     assert figure.caption.endswith("has learned: r = 64.")

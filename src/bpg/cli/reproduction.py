@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import time
 import uuid
 from collections import Counter
@@ -178,7 +179,8 @@ def reproduce_items(
         if not [job for job in new if job.key not in failed]:
             break
         done = sum(_is_done(grid, job, runs) for job in ready)
-        common.say(f"{done} of {len(ready)} jobs are done; `bpg status {out} --runs {runs}` watches the rest.")
+        watch = shlex.join(["bpg", "status", str(out), "--runs", str(runs)])
+        common.say(f"{done} of {len(ready)} jobs are done; `{watch}` watches the rest.")
         try:
             ENGINES[engine](out, runs, ready, means, session=session, tell=lambda now: _say(common, now))
         except KeyboardInterrupt:

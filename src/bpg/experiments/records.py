@@ -131,8 +131,8 @@ def _check_portrait(found: Mapping[str, Any]) -> None:
 
 def _check_maps(found: Mapping[str, Any]) -> None:
     for test in found["tests"].values():
-        for what in ("frozen", "expert"):
-            for (x, y), label in zip(test.get(what, ()), test["labels"], strict=False):
+        for points in (test["frozen"], test.get("expert", test["frozen"])):
+            for (x, y), label in zip(points, test["labels"], strict=True):
                 test["classes"][label], float(x), float(y)
     for answer in found["border"]:
         answer["test"], answer["path"], answer["true"]

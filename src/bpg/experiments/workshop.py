@@ -150,7 +150,9 @@ def read_survey(folder: Path) -> dict[str, Any] | None:
 
 
 def _check_survey(found: Mapping[str, Any]) -> None:
-    found["rule"].items(), found["expert"], found["named"]["name"], found["backbone"]
+    found["expert"], found["named"]["name"], found["backbone"]
+    for setting in ("r0", "s0", "lam", "rank", "max_rank", "estimator"):
+        found["rule"][setting]
     for domain in found["domains"]:
         domain["name"], domain["images"] + domain["rank"] + domain["parameters"], domain["spent"]["pass"].items()
         for number in ("between", "within", "separability"):

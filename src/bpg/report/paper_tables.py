@@ -12,7 +12,7 @@ from bpg.capacity import allocate
 from bpg.experiments.paper import LORA, PROMPTS, run, uniform
 from bpg.experiments.scale import STREAMS, Stream
 from bpg.metrics import average_accuracy, forgetting, mean_accuracy
-from bpg.report.blocks import Cell, Table
+from bpg.report.blocks import Cell, Table, shown
 from bpg.report.contents import Group
 from bpg.report.reproduction import (
     AVERAGES,
@@ -100,8 +100,9 @@ def _ours(found: Mapping[str, Any]) -> str:
     if rule["rank"] is not None or rule["lam"] is not None:
         follows = f"r_t = {rule['rank']}" if rule["rank"] is not None else f"lambda = {rule['lam']:g}"
     else:
-        s_0 = rule["s0"] if rule["s0"] is not None else catalogue()[name].s_0  # without either there is no survey
-        follows = f"s_0 = {s_0:.3f}, r_0 = {rule['r0']}"
+        known = catalogue().get(name)
+        s_0 = rule["s0"] if rule["s0"] is not None else known.s_0 if known is not None else None
+        follows = f"s_0 = {'-' if s_0 is None else f'{s_0:.3f}'}, r_0 = {rule['r0']}"
     return f"Ours, on {name}, estimator {rule['estimator']}, {follows}"
 
 
@@ -350,7 +351,7 @@ def matrices(results: Results) -> Made:
             grid = np.mean([each.counts(way).accuracies for each in group.runs], axis=0)
             rows = [[float(grid[stage, at]) for at in range(stage + 1)] for stage in range(len(order))]
             both = ", ".join(
-                f"{name} {told(measured(group, way, measure))}"
+                f"{name} {shown(told(measured(group, way, measure)))}"
                 for name, measure in (("A_T", average_accuracy), ("F_T", forgetting))
             )
             blocks.append(_triangle(f"ours, {'BPG' if way == 'soft' else 'hard selection'}: {both}", order, rows))

@@ -170,11 +170,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, UsageError) and getattr(error, "ctx", None) is not None:
             parts["remedy"] = f"{error.ctx.command_path} --help tells what there is."  # type: ignore[attr-defined]
         return _failed(error, 2, parts, debug, as_json)
-    except BrokenPipeError:
-        # The reader of our output has gone, as `| head` does; keep the interpreter from complaining about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+        _discard_output()
         return 1
     except OSError as error:
+        try:
+            sys.stdout.flush()
+        except OSError:  # it is the output itself that cannot be written
+            _discard_output()
         parts = {"problem": f"the system refused: {error}", "remedy": "Check the disk, the permissions and the path."}
         return _failed(error, 1, parts, debug, as_json)
     except Exception as error:
@@ -185,6 +188,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(error, 1, parts, debug, as_json)
     finally:
         warnings.showwarning = shown
+
+
+def _discard_output() -> None:
+    """What could not be written the interpreter would try again at exit, with a complaint and a code of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _remark(message: Warning | str, *_: Any, **__: Any) -> None:

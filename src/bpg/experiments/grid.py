@@ -33,7 +33,7 @@ LIST, JOBS = "jobs.json", "jobs"
 WAIT = 0.5  # seconds between two looks at jobs that others hold
 State = Literal["done", "failed", "running", "stopped", "waiting"]
 TOLD = {"done": "run", "failed": "reason"}  # what a note says besides
-KINDS = {"seconds": int | float, "began": int | float}  # of what a note says; all else is text
+KINDS = {"seconds": int | float, "began": int | float, "process": int}  # of what a note says; all else is text
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Grid:
         """What is written of a job; nothing, if nobody began it, or if that is damaged."""
         try:
             found = json.loads(self._file(job, "json").read_text(encoding="utf-8"))
-            whole = all(isinstance(value, KINDS.get(name, str)) for name, value in found.items() if name != "process")
+            whole = all(isinstance(value, KINDS.get(name, str)) for name, value in found.items())
             return found if whole and TOLD.get(found["state"], "title") in found else {}
         except (FileNotFoundError, ValueError, KeyError, AttributeError):
             return {}
